@@ -1,0 +1,78 @@
+"""Which tensor drives an iteration, how large an index is, and whether an output is written whole.
+
+In: stage I. Out: facts that lowering, the interpreter and the runtime share.
+
+    driver(y[i, f] = sum(j, a[i, j] * x[j, f]))  ->  a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir import coord
+from tilewright.ir.coord import Index, Tensor
+from tilewright.ir.expr import Const, Expr, Load
+from tilewright.ir.node import walk
+from tilewright.support.errors import error
+
+
+def accesses(s: coord.Stmt) -> Iterator[Load]:
+    """Every load and target of a statement."""
+    for n in walk(s):
+        if isinstance(n, Load):
+            yield n
+
+
+def drivers(s: coord.Stmt) -> list[Load]:
+    """The sparse accesses of a statement, targets first; the first one drives the iteration."""
+    return [a for a in accesses(s) if isinstance(a.buffer, Tensor) and a.buffer.sparse]
+
+
+def index_sizes(p: coord.Program) -> dict[Index, Expr]:
+    """The size of every index that addresses a tensor directly."""
+    sizes: dict[Index, Expr] = {}
+    for s in p.body:
+        for a in accesses(s):
+            for ix, n in zip(a.indices, a.buffer.shape, strict=True):
+                if isinstance(ix, Index) and (ix not in sizes or isinstance(n, Const)):
+                    sizes[ix] = n
+    return sizes
+
+
+def spatial(s: coord.Assign) -> tuple[Index, ...]:
+    """The indices of the targets, in the order they appear."""
+    seen: dict[Index, None] = {}
+    for t in s.targets:
+        for n in walk(t.indices):
+            if isinstance(n, Index):
+                seen.setdefault(n)
+    return tuple(seen)
+
+
+def size_of(ix: Index, sizes: dict[Index, Expr]) -> Expr:
+    if ix not in sizes:
+        raise error("unknown-axis", name=ix.name)
+    return sizes[ix]
+
+
+def covers(p: coord.Program, out: Tensor) -> bool:
+    """Whether some statement writes every element of a dense output, so that nothing need be zeroed."""
+    return any(_covers(s, out) for s in p.body if isinstance(s, coord.Assign))
+
+
+def _covers(s: coord.Assign, out: Tensor) -> bool:
+    held = {n for a in drivers(s) for n in _sparse_indices(a)}
+    for t in s.targets:
+        if t.buffer is out:
+            plain = all(isinstance(ix, Index) and ix not in held for ix in t.indices)
+            return out.sparse or (plain and len(set(t.indices)) == len(t.indices))
+    return False
+
+
+def _sparse_indices(a: Load) -> list[Expr]:
+    """The indices of a sparse access that run over stored entries only."""
+    return [
+        ix
+        for ix, parts in zip(a.indices, a.buffer.coords, strict=True)
+        if any(ax.kind == "sparse" or ax.extent == "variable" for ax, _ in parts)
+    ]

@@ -1,0 +1,77 @@
+"""`tilewright bench`: the command line of the suites.
+
+tilewright bench spmm --device cuda --data graphs --probes probes --json spmm.json
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from tilewright.bench import attention, rows, sddmm, spmm
+from tilewright.bench.suite import Options, Run
+from tilewright.support.errors import error
+
+SUITES = {
+    "spmm": spmm.measure,
+    "sddmm": sddmm.measure,
+    "rows": rows.measure,
+    "attention": attention.measure,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="tilewright bench",
+        description="Time an operator beside its peers, check every output, print a table.",
+    )
+    option = made.add_argument
+    option("suite", choices=SUITES)
+    option("--device", choices=["cpu", "cuda"], help="default: cuda where there is one")
+    option("--data", type=Path, help="folder of CSR graphs (.npz); without it, generated graphs")
+    option("--probes", type=Path, help="folder of hand-written kernels to compare with")
+    option("--json", type=Path, help="file that receives all figures")
+    option("--quick", action="store_true", help="fewer graphs, widths and settings")
+    option("--settings", type=int, help="number of tile settings to time")
+    option("--graphs", help="names, separated by commas")
+    option("--widths", help="feature widths, separated by commas")
+    option("--limit", type=float, default=280.0, help="seconds after which no case begins")
+    option("--workers", type=int, default=14, help="processes that compile ahead; 0: none")
+    option("--tune", action="store_true", help="tune before the operator is timed (spmm)")
+    option("--flex", action="store_true", help="time compiled flex_attention too (attention)")
+    return made
+
+
+def _folder(given: Path | None, name: str) -> Path | None:
+    if given is not None and not given.is_dir():
+        raise error("argument", where="bench", name=name, got=given, expected="a folder")
+    return given
+
+
+def options(args: argparse.Namespace) -> Options:
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise error(
+            "argument", where="bench", name="--device", got="cuda", expected="cpu: there is no GPU"
+        )
+    return Options(
+        device=device,
+        data=_folder(args.data, "--data"),
+        probes=_folder(args.probes, "--probes"),
+        json=args.json,
+        quick=args.quick,
+        settings=args.settings,
+        graphs=tuple(args.graphs.split(",")) if args.graphs else (),
+        widths=tuple(int(w) for w in args.widths.split(",")) if args.widths else (),
+        limit=args.limit,
+        workers=args.workers,
+        tune=args.tune,
+        flex=args.flex,
+    )
+
+
+def main(argv: list[str]) -> int:
+    args = parser().parse_args(argv)
+    return SUITES[args.suite](Run(args.suite, options(args)))

@@ -1,0 +1,285 @@
+"""SpMM, y = A x, beside cuSPARSE, torch and a hand-written kernel.
+
+On CUDA a case is a graph, a width and a dtype. Every tile setting is timed in turns with the probe's
+kernel at the same setting, feature tile and tile order; the best one in turns with the best cuSPARSE
+algorithm; the public operator against torch's `A @ x` by the wall clock. Every output is checked.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.bench import check, graphs, probes, spmm_cpu, spmm_report, subject, timing, vendor
+from tilewright.bench.graphs import Graph
+from tilewright.bench.suite import Run, dtype_name, dtype_of, seeded
+from tilewright.formats import SparseTensor
+
+GRAPHS = (
+    "cora pubmed amazon_computers musae_github snap_ego_twitter arxiv-sized reddit-sized".split()
+)
+QUICK_GRAPHS = "cora tiny arxiv-sized".split()
+WIDTHS, QUICK_WIDTHS = (32, 128, 512), (32, 128)
+DTYPES = (torch.float32, torch.bfloat16)
+SETTINGS, QUICK_SETTINGS, LARGE_SETTINGS = 10, 3, 4
+LARGE = 20_000_000  # entries: fewer settings
+
+
+@dataclass
+class Subject:
+    """One graph in one dtype, with the probe's work lists, which depend on the setting alone."""
+
+    graph: Graph
+    a: SparseTensor
+    a_torch: Tensor
+    values: Tensor
+    prepare_ms: float
+    work: dict[tuple[int, ...], tuple[Any, ...]] = field(default_factory=dict)
+
+    def work_list(self, probe: ModuleType, setting: dict[str, Any]) -> tuple[Any, ...]:
+        key = setting["rows"], setting["long"], setting["chunk"]
+        if key not in self.work:
+            self.work[key] = probes.spmm_plan(probe, self.graph.indptr, setting)
+        return self.work[key]
+
+
+def measure(run: Run) -> int:
+    if run.options.device == "cpu":
+        return spmm_cpu.measure(run)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    names, widths, settings = _names(run), _widths(run), _settings(run)
+    warming = run.warm(_tasks(run, names, widths, settings))
+    loaded = {name: graphs.load(name, run.options.data, "cuda") for name in names}
+    overhead: dict[str, float] = {}
+    warming.wait()
+    with run.part("call overhead"):
+        overhead = call_overhead("cuda")
+    probe = probes.load(run.options.probes, "spmm_units")
+    for graph in loaded.values():
+        work: dict[tuple[int, ...], tuple[Any, ...]] = {}
+        for dtype in DTYPES:
+            with run.part(f"{graph.name} {dtype_name(dtype)}"):
+                held = _subject(graph, dtype, work)
+                for width in widths:
+                    if not run.late:
+                        _add_case(run, held, width, settings, probe)
+    text, summary = spmm_report.cuda(run.rows, overhead)
+    return run.finish(text, {**summary, "cusparse": vendor.version()})
+
+
+def _names(run: Run) -> list[str]:
+    usual = QUICK_GRAPHS if run.options.quick else GRAPHS
+    return graphs.chosen(run.options.data, run.options.graphs, usual)
+
+
+def _widths(run: Run) -> tuple[int, ...]:
+    return run.options.widths or (QUICK_WIDTHS if run.options.quick else WIDTHS)
+
+
+def _settings(run: Run) -> list[dict[str, Any]]:
+    usual = QUICK_SETTINGS if run.options.quick else SETTINGS
+    return subject.settings("spmm")[: run.options.settings or usual]
+
+
+def few(settings: list[dict[str, Any]], count: int = LARGE_SETTINGS) -> list[dict[str, Any]]:
+    """For large graphs: the first one, and those with the longest pieces."""
+    longest = sorted(settings[1:], key=lambda s: -s["chunk"] * s["rows"])
+    return settings[:1] + longest[: count - 1]
+
+
+def _subject(graph: Graph, dtype: torch.dtype, work: dict[tuple[int, ...], Any]) -> Subject:
+    device = str(graph.indptr.device.type)
+    values = torch.randn(graph.nnz, generator=seeded(device), device=device).to(dtype)
+    a_torch = graph.torch_csr(values)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    a = SparseTensor.from_torch(a_torch)
+    a.prepare(transpose=False)
+    torch.cuda.synchronize()
+    return Subject(graph, a, a_torch, values, (time.perf_counter() - began) * 1e3, work)
+
+
+def _add_case(
+    run: Run, held: Subject, width: int, settings: list[dict[str, Any]], probe: ModuleType | None
+) -> None:
+    case = f"{held.graph.name} {width} {dtype_name(held.values.dtype)}"
+    with run.part(case):
+        chosen = few(settings) if held.graph.nnz > LARGE else settings
+        row = _case(run, case, held, width, chosen, probe)
+        run.add(row)
+        run.say(f"{case}: best {row.get('best_ms')} ms, vendor {row.get('vendor_ms')} ms")
+
+
+def _case(
+    run: Run,
+    case: str,
+    held: Subject,
+    width: int,
+    settings: list[dict[str, Any]],
+    probe: ModuleType | None,
+) -> dict[str, Any]:
+    graph, dtype = held.graph, held.values.dtype
+    x = torch.randn(graph.cols, width, generator=seeded("cuda", width), device="cuda").to(dtype)
+    reference = check.spmm_reference(graph.indptr, graph.indices, held.values, x)
+    row: dict[str, Any] = {"case": case, "graph": graph.name, "rows": graph.rows, "ok": True}
+    row |= {"nnz": graph.nnz, "width": width, "dtype": dtype_name(dtype)}
+    row |= {"longest_row": graph.longest, "prepare_ms": held.prepare_ms}
+    vendor_call = _vendor(run, row, held, x, reference)
+    with run.part(f"{case} torch"):
+        row["torch_eager_ms"] = timing.eager_ms(lambda: held.a_torch @ x)
+    plans = _all_settings(run, row, held, x, reference, settings, probe)
+    _public(run, row, held, x, reference)
+    best = min(row["settings"], key=lambda s: s["ms"], default=None)
+    if best:
+        row |= {"best_ms": best["ms"], "best_setting": best["setting"]}
+        launch = plans[row["settings"].index(best)].launch
+        if vendor_call:  # side by side: these two figures make the claim
+            row["best_ms"], row["vendor_ms"] = timing.graphs_ms([launch, vendor_call.run])
+    return row | spmm_report.derived(row)
+
+
+def _vendor(
+    run: Run, row: dict[str, Any], held: Subject, x: Tensor, reference: Tensor
+) -> vendor.Call | None:
+    """Times of all algorithms whose output is right; the fastest call."""
+    g, times, best = held.graph, {}, None
+    for name, make in vendor.spmm_calls(g.indptr, g.indices, held.values, x).items():
+        try:
+            call = make()
+            check.poison(call.out)
+            call.run()
+            if not check.compare(call.out, reference).ok:
+                run.say(f"{row['case']}: cuSPARSE {name} is outside the tolerance")
+                continue
+            times[name] = _vendor_ms(call)
+        except vendor.VendorError as why:
+            run.say(f"{row['case']}: cuSPARSE {name}: {why}")
+            continue
+        if times[name] == min(times.values()):
+            best = call
+    row["vendor"] = times
+    row["vendor_ms"] = min(times.values(), default=None)
+    row["vendor_algorithm"] = min(times, key=lambda n: times[n], default=None)
+    return best
+
+
+def _vendor_ms(call: vendor.Call) -> float:
+    try:
+        return timing.graph_ms(call.run, replays=20)
+    except RuntimeError:  # an algorithm that cannot be captured
+        torch.cuda.synchronize()
+        return timing.eager_cold_ms(call.run, replays=20)
+
+
+def _all_settings(
+    run: Run,
+    row: dict[str, Any],
+    held: Subject,
+    x: Tensor,
+    reference: Tensor,
+    settings: list[dict[str, Any]],
+    probe: ModuleType | None,
+) -> list[Any]:
+    """Fills row["settings"]; the plans in the same order."""
+    plans: list[Any] = []
+    row["settings"] = []
+    for setting in settings:
+        with run.part(f"{row['case']} {setting}"):
+            plan = subject.op("spmm").plan(held.a, x, setting=setting)
+            row["settings"].append(
+                _one(held, x, reference, {**setting, **plan.setting}, plan, probe)
+            )
+            plans.append(plan)
+    row["ok"] = bool(plans) and all(s["ok"] for s in row["settings"])
+    return plans
+
+
+def _one(
+    held: Subject,
+    x: Tensor,
+    reference: Tensor,
+    setting: dict[str, Any],
+    plan: Any,
+    probe: ModuleType | None,
+) -> dict[str, Any]:
+    """One setting: checked, and timed in turns with the probe."""
+    check.poison(plan.out)
+    plan.launch()
+    told = check.compare(plan.out, reference)
+    made: dict[str, Any] = {"setting": setting, "error": told.error, "ok": told.ok}
+    if probe is None:
+        return made | {"ms": timing.graph_ms(plan.launch)}
+    g = held.graph
+    work = held.work_list(probe, setting)
+    launch, out = probes.spmm_units(probe, work, g.indices, held.values, x, g.rows, setting)
+    check.poison(out)
+    launch()
+    made["probe_ok"] = check.compare(out, reference).ok
+    made["ms"], made["probe_ms"] = timing.graphs_ms([plan.launch, launch])
+    return made
+
+
+def _public(run: Run, row: dict[str, Any], held: Subject, x: Tensor, reference: Tensor) -> None:
+    """The operator as a user calls it, and its own choice of setting."""
+    spmm = subject.function("spmm")
+    with run.part(f"{row['case']} operator"):
+        if run.options.tune:
+            began = time.perf_counter()
+            row["tuned_setting"] = subject.tune("spmm", held.a, x)
+            row["tune_s"] = time.perf_counter() - began
+        told = check.compare(spmm(held.a, x), reference)
+        row |= {"error": told.error, "ok": row["ok"] and told.ok}
+        row["eager_ms"] = timing.eager_ms(lambda: spmm(held.a, x))
+        chosen = subject.op("spmm").plan(held.a, x, setting=None)
+        row |= {"chosen_ms": timing.graph_ms(chosen.launch), "chosen_setting": chosen.setting}
+
+
+def call_overhead(device: str) -> dict[str, float]:
+    """Microseconds a call on a matrix of one entry: the operator, torch, torch's addition."""
+    one = torch.zeros(1, dtype=torch.int32, device=device)
+    graph = Graph("one", torch.tensor([0, 1], dtype=torch.int32, device=device), one, 1)
+    a_torch = graph.torch_csr(torch.ones(1, device=device))
+    a, x = SparseTensor.from_torch(a_torch), torch.ones(1, 1, device=device)
+    a.prepare(transpose=False)
+    spmm = subject.function("spmm")
+    calls = {"spmm": lambda: spmm(a, x), "torch": lambda: a_torch @ x, "add": lambda: x + x}
+    return {name: timing.eager_ms(fn, n=2000) * 1e3 for name, fn in calls.items()}
+
+
+def _tasks(
+    run: Run, names: list[str], widths: tuple[int, ...], settings: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Wide ones first: they take longest to compile."""
+    rows = sorted({graphs.rows_of(name, run.options.data) for name in names})
+    return [
+        {"rows": rows, "width": width, "dtype": dtype_name(dtype), "setting": setting}
+        for width in sorted(widths, reverse=True)
+        for setting in [*settings, None]
+        for dtype in DTYPES
+    ]
+
+
+def warm(task: dict[str, Any], folder: Path | None) -> None:
+    """Compile one setting for graphs of all the sizes (the tile order may depend on the size)."""
+    probe, dtype = probes.load(folder, "spmm_units"), dtype_of(task["dtype"])
+    for rows in task["rows"]:
+        graph = graphs.few_entries(rows, "cuda")
+        values = torch.ones(graph.nnz, dtype=dtype, device="cuda")
+        x = torch.ones(rows, task["width"], dtype=dtype, device="cuda")
+        a = SparseTensor.from_torch(graph.torch_csr(values))
+        plan = subject.op("spmm").plan(a, x, setting=task["setting"])
+        plan.launch()
+        if probe and task["setting"]:
+            setting = {**task["setting"], **plan.setting}
+            work = probes.spmm_plan(probe, graph.indptr, setting)
+            launch, _ = probes.spmm_units(
+                probe, work, graph.indices, values, x, rows, setting, warm=True
+            )
+            launch()
+    torch.cuda.synchronize()

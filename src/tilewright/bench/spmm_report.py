@@ -1,0 +1,135 @@
+"""SpMM's figures: what follows from a row's times, the table, the verdicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.bench.tables import Cell, geomean, least, ratio, table, verdict
+
+Row = dict[str, Any]
+Report = tuple[str, dict[str, Any]]
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "float64": 8}
+
+
+def derived(row: Row) -> Row:
+    """Ratios (above 1: faster than the peer) and the gather rate of the best setting."""
+    pairs = [(s["probe_ms"] / s["ms"], s["probe_ms"]) for s in row["settings"] if "probe_ms" in s]
+    gathered = row["nnz"] * row["width"] * BYTES[row["dtype"]]
+    best = row.get("best_ms")
+    return {
+        "over_probe": geomean(r for r, _ in pairs),
+        "over_probe_worst": least(r for r, _ in pairs),
+        "over_probe_best": min(pairs, key=lambda p: p[1])[0] if pairs else None,
+        "probe_ms": least(p for _, p in pairs),
+        "over_vendor": ratio(row.get("vendor_ms"), best),
+        "over_torch_eager": ratio(row.get("torch_eager_ms"), row.get("eager_ms")),
+        "chosen_over_best": ratio(best, row.get("chosen_ms")),
+        "gather_tb_s": ratio(gathered / 1e9, best),
+    }
+
+
+def cuda(rows: list[Row], overhead: dict[str, float]) -> Report:
+    header = "graph F dtype vendor torch eager probe best setting /probe worst /vendor /torch TB/s"
+    lines = [
+        [
+            *(row["graph"], row["width"], row["dtype"], row.get("vendor_ms")),
+            *(row.get("torch_eager_ms"), row.get("eager_ms"), row["probe_ms"], row.get("best_ms")),
+            short(row.get("best_setting")),
+            *(row["over_probe"], row["over_probe_worst"], row["over_vendor"]),
+            *(row["over_torch_eager"], row["gather_tb_s"]),
+        ]
+        for row in rows
+    ]
+    summary = _cuda_summary(rows) | {"call_overhead_us": overhead}
+    text = [
+        "times in ms (vendor, probe, best: graph replay, cold L2; torch, eager: wall clock a call)",
+        table(header.split(), lines),
+        _overhead_line(overhead),
+        *_cuda_verdicts(summary),
+    ]
+    return "\n".join(text), summary
+
+
+def _cuda_summary(rows: list[Row]) -> dict[str, Any]:
+    pairs = [s["probe_ms"] / s["ms"] for row in rows for s in row["settings"] if "probe_ms" in s]
+    summary: dict[str, Any] = {
+        "over_probe": geomean(pairs),
+        "over_probe_worst": least(pairs),
+        "over_probe_best": geomean(row["over_probe_best"] for row in rows),
+        "over_torch_eager": geomean(row["over_torch_eager"] for row in rows),
+        "over_torch_eager_least": least(row["over_torch_eager"] for row in rows),
+        "chosen_over_best": geomean(row["chosen_over_best"] for row in rows),
+        "over_vendor_least": least(row["over_vendor"] for row in rows),
+    }
+    for dtype in ("fp32", "bf16"):
+        of = [row["over_vendor"] for row in rows if row["dtype"] == dtype]
+        summary |= {f"over_vendor_{dtype}": geomean(of), f"over_vendor_{dtype}_least": least(of)}
+    return summary
+
+
+def _cuda_verdicts(s: dict[str, Any]) -> list[str]:
+    return [
+        verdict("generated over probe, geometric mean of all settings", s["over_probe"], 0.95),
+        verdict("generated over probe, at the probe's best", s["over_probe_best"], 0.95),
+        verdict("generated over probe, worst setting", s["over_probe_worst"], 0.95),
+        verdict("best setting over vendor, fp32", s["over_vendor_fp32"], 1.35),
+        verdict("best setting over vendor, bf16", s["over_vendor_bf16"], 2.3),
+        verdict("best setting over vendor, least", s["over_vendor_least"], 1.0),
+        verdict("operator over torch, wall clock, least", s["over_torch_eager_least"], 1.0),
+        f"     chosen without measuring over best setting  {_two(s['chosen_over_best'])}",
+    ]
+
+
+def cpu(rows: list[Row], overhead: dict[str, float]) -> Report:
+    header = "graph F torch scipy probe launch call /probe /torch"
+    lines: list[list[Cell]] = [
+        [
+            *(row["graph"], row["width"], row.get("torch_ms"), row.get("scipy_ms")),
+            *(row.get("probe_ms"), row.get("launch_ms"), row.get("call_ms")),
+            *(row["over_probe"], row["over_torch"]),
+        ]
+        for row in rows
+    ]
+    summary: dict[str, Any] = {"call_overhead_us": overhead}
+    for name in ("over_probe", "over_torch", "over_scipy"):
+        summary |= {name: geomean(r[name] for r in rows)}
+        summary |= {f"{name}_least": least(r[name] for r in rows)}
+    text = [
+        "times in ms; launch: the bound kernel, call: the public operator",
+        table(header.split(), lines),
+        _overhead_line(overhead),
+        verdict("launch over C probe, geometric mean", summary["over_probe"], 0.95),
+        verdict("launch over C probe, least", summary["over_probe_least"], 0.95),
+        verdict("operator over torch CSR, geometric mean", summary["over_torch"], 2.0),
+        verdict("operator over torch CSR, least", summary["over_torch_least"], 1.0),
+        verdict("operator over SciPy, geometric mean", summary["over_scipy"], 1.0),
+    ]
+    return "\n".join(text), summary
+
+
+def cpu_derived(row: Row) -> Row:
+    bound = row.get("launch_ms") or row.get("call_ms")
+    return {
+        "over_probe": ratio(row.get("probe_ms"), bound),
+        "over_torch": ratio(row.get("torch_ms"), row.get("call_ms")),
+        "over_scipy": ratio(row.get("scipy_ms"), row.get("call_ms")),
+    }
+
+
+def short(setting: dict[str, Any] | None) -> str:
+    """A setting as numbers: rows,unroll,long,chunk,warps then feature tile, o: tiles outermost."""
+    if not setting:
+        return "-"
+    keys = ("rows", "unroll", "long", "chunk", "warps")
+    order = "o" if setting.get("outer") else ""
+    return ",".join(str(setting.get(k, "?")) for k in keys) + f"/{setting.get('width', '?')}{order}"
+
+
+def _overhead_line(overhead: dict[str, float]) -> str:
+    told = ", ".join(f"{name} {_two(us)}" for name, us in overhead.items())
+    return f"     us a call on one entry: {told or '-'}"
+
+
+def _two(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,179 @@
+"""What all suites share: options, rows as they come in, the time limit, parallel compilation.
+
+run = Run("spmm", options)
+run.warm([{"width": 32, ...}, ...])     # other processes compile; the disk cache remembers
+run.add({"graph": "cora", ...})
+run.finish(text, summary)               # prints the text last, writes the JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilewright.bench import machine
+
+WARM_LIMIT_S = 100.0
+TRACES = 3  # failures told in full
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, read."""
+
+    device: str = "cpu"
+    data: Path | None = None
+    probes: Path | None = None
+    json: Path | None = None
+    quick: bool = False
+    settings: int | None = None
+    graphs: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
+    limit: float = 280.0
+    workers: int = 14
+    tune: bool = False
+    flex: bool = False
+
+
+@dataclass
+class Run:
+    """One suite under way."""
+
+    suite: str
+    options: Options
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def late(self) -> bool:
+        return self.elapsed > self.options.limit
+
+    def say(self, text: str) -> None:
+        print(f"[{self.elapsed:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def fail(self, where: str, why: BaseException) -> None:
+        """A part that broke: told, kept, and not the end of the suite."""
+        first = str(why).strip().partition("\n")[0][:160]
+        self.failures.append(f"{where}: {type(why).__name__}: {first}")
+        self.say(f"failed: {self.failures[-1]}")
+        if len(self.failures) <= TRACES:
+            traceback.print_exception(why, file=sys.stderr)
+
+    @contextmanager
+    def part(self, where: str) -> Iterator[None]:
+        """What breaks inside is a failure of this part alone."""
+        try:
+            yield
+        except Exception as why:
+            self.fail(where, why)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.save({"complete": False})
+
+    def save(self, summary: dict[str, Any]) -> None:
+        if self.options.json:
+            told = {**summary, "failures": self.failures, "seconds": round(self.elapsed, 1)}
+            made = machine.result(self.suite, self.options.device, self.rows, told)
+            machine.write(self.options.json, made)
+
+    def finish(self, text: str, summary: dict[str, Any]) -> int:
+        """0 when every part ran and every output was right."""
+        wrong = [str(row.get("case")) for row in self.rows if row.get("ok") is False]
+        self.save({"complete": not self.late, "wrong": wrong, **summary})
+        print(text)
+        if self.late:
+            print(f"NOTE stopped at the limit of {self.options.limit:g} s; cases are missing")
+        for failure in self.failures[:8]:
+            print(f"FAIL {failure}")
+        if len(self.failures) > 8:
+            print(f"FAIL and {len(self.failures) - 8} more")
+        print(
+            f"{'MISS' if wrong else 'PASS'} outputs right: {len(wrong)} of {len(self.rows)} wrong"
+        )
+        print(f"{self.suite} on {self.options.device}: {self.elapsed:.0f} s", flush=True)
+        return 1 if wrong or self.failures else 0
+
+    def warm(self, tasks: list[dict[str, Any]]) -> Warming:
+        """Compile in other processes what this one will need. Wait before timing."""
+        workers = min(self.options.workers, max((os.cpu_count() or 2) - 2, 1), len(tasks))
+        if self.options.device != "cuda" or workers < 2:
+            return Warming(self, [])
+        self.say(f"compiling ahead: {len(tasks)} tasks in {workers} processes")
+        return Warming(self, [self._worker(tasks[k::workers]) for k in range(workers)])
+
+    def _worker(self, tasks: list[dict[str, Any]]) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "tilewright.bench.warm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        assert worker.stdin
+        probes = str(self.options.probes.resolve()) if self.options.probes else None
+        json.dump({"suite": self.suite, "probes": probes, "tasks": tasks}, worker.stdin)
+        worker.stdin.close()
+        worker.stdin = None
+        return worker
+
+
+@dataclass
+class Warming:
+    """Processes that compile."""
+
+    run: Run
+    workers: list[subprocess.Popen[str]]
+
+    def wait(self) -> None:
+        stop = time.monotonic() + WARM_LIMIT_S
+        for worker in self.workers:
+            try:
+                said, _ = worker.communicate(timeout=max(stop - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                said = "out of time\n" + worker.communicate()[0]
+            for line in said.splitlines():
+                self.run.say(f"compiling ahead: {line}")
+        if self.workers:
+            self.run.say("compiled ahead")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    short = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return short.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def dtype_of(name: str) -> torch.dtype:
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+
+
+def seeded(device: str, seed: int = 1) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def fastest(settings: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of timed settings; empty of none."""
+    return min(settings, key=lambda s: float(s["ms"]), default={})
+
+
+def spelled(setting: dict[str, Any] | None) -> str:
+    return ",".join(f"{k}={v}" for k, v in (setting or {}).items()) or "-"

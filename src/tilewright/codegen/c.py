@@ -1,0 +1,317 @@
+"""Stage III -> C text with OpenMP. A printer: each statement stands inside loops over its own lanes.
+
+In: a scheduled stage III program. Out: one C function whose parameters are the buffers, the sizes, the
+scalars and the number of threads.
+
+    grid i: lane f: init acc; serial p: fold acc: sum(a[p] * x[j * n_f + f])
+ -> float acc[128]; for (f) acc[f] = 0; for (p) { for (f) acc[f] += a[p] * x[j * n_f + f]; }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tilewright.codegen.c_prelude import PRELUDE, TYPES, UNARY
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import (
+    INTS,
+    Bin,
+    Cast,
+    Const,
+    Expr,
+    LaneReduce,
+    Load,
+    Select,
+    Un,
+    Var,
+    dtype_of,
+)
+from tilewright.ir.flat import Loop
+from tilewright.ir.monoid import Monoid, apply
+from tilewright.ir.node import substitute, walk
+from tilewright.lowering.lanes import lane_extents, lanes_of, value_lanes
+from tilewright.support.errors import error
+from tilewright.support.names import Names
+
+_PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
+_PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
+_TOKEN = {"//": "/", "&": "&&", "|": "||"}
+
+
+def parameters(p: flat.Program) -> list[tuple[str, str]]:
+    """(name, C type) of every parameter, in order."""
+    made = [
+        (b.name, f"{'' if b.role == 'out' else 'const '}{TYPES[b.dtype]} *restrict")
+        for b in p.buffers
+    ]
+    made += [(v.name, "int64_t") for v in p.sizes]
+    made += [(v.name, TYPES[v.dtype]) for v in p.scalars]
+    return [*made, ("n_threads", "int")]
+
+
+def emit_c(p: flat.Program, chunk: int = 64) -> str:
+    """The text of a C file with one function."""
+    args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
+    body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
+    return f"{PRELUDE}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
+
+
+class _Printer:
+    def __init__(self, p: flat.Program, chunk: int) -> None:
+        self.p, self.chunk = p, chunk
+        self.table = value_lanes(p)
+        self.extents = lane_extents(p)
+        self.inline: dict[Any, Expr] = {}
+        self.begun: dict[Var, int] = {}
+        self.names = Names()
+        self.parallel = False
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def block(
+        self, body: Iterable[Any], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
+    ) -> list[str]:
+        return [line for s in body for line in self.stmt(s, lanes, guards)]
+
+    def stmt(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
+        match s:
+            case Loop(v, _, _, "lane", body):
+                return self.block(body, (*lanes, v), guards)
+            case Loop(_, _, _, "grid", _) if not self.parallel:
+                return self.grid(s, lanes, guards)
+            case Loop(v, lo, hi, _, body):
+                head = self.head(v, lo, hi)
+                return [f"{head} {{", *_in(self.block(body, lanes, guards)), "}"]
+            case stmt.Let(v, e):
+                return self.let(v, self.full(e), guards)
+            case stmt.Guard(c, body):
+                return self.guard(self.full(c), body, lanes, guards)
+            case stmt.If(c, then, orelse):
+                made = [f"if ({self.expr(self.full(c))}) {{", *_in(self.block(then, lanes, guards))]
+                if orelse:
+                    made += ["} else {", *_in(self.block(orelse, lanes, guards))]
+                return [*made, "}"]
+            case stmt.Init(state, m):
+                return self.init(state, m, lanes)
+            case stmt.Fold(state, m, args):
+                return self.fold(state, m, [self.full(a) for a in args], lanes, guards)
+            case stmt.Join(state, m, other):
+                made_ = apply(m.combine, (*state, *other))
+                return self.update(state, m, made_, self.folded(state, lanes), guards)
+            case stmt.Store(b, (at,), v):
+                at, v = self.full(at), self.full(v)
+                line = f"{b.name}[{self.expr(at)}] = {self.expr(v)};"
+                return self.over(self.sorted(lanes_of((at, v), self.table)), [line], guards)
+            case stmt.Prefetch(b, (at,)):
+                at = substitute(self.full(at), {v: Const(0, "i64") for v in self.extents})
+                return [f"__builtin_prefetch({b.name} + {self.expr(at, 6)});"]
+        raise error(
+            "unsupported",
+            name=type(s).__name__,
+            got="it has no C form",
+            expected="a schedule for the CPU",
+        )
+
+    def full(self, e: Any) -> Any:
+        """Lane-wise index arithmetic is written out where it is used."""
+        while any(n in self.inline for n in walk(e) if isinstance(n, Var)):
+            e = substitute(e, self.inline)
+        return e
+
+    def grid(self, s: Loop, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
+        nest = [s]
+        while len(nest[-1].body) == 1 and isinstance(nest[-1].body[0], Loop):
+            if nest[-1].body[0].kind != "grid":
+                break
+            nest.append(nest[-1].body[0])
+        self.parallel = True
+        many = f" collapse({len(nest)})" if len(nest) > 1 else ""
+        made = [
+            f"#pragma omp parallel for{many} schedule(dynamic, {self.chunk}) num_threads(n_threads)"
+        ]
+        inner = self.block(nest[-1].body, lanes, guards)
+        self.parallel = False
+        for depth, loop in enumerate(nest):
+            brace = " {" if depth == len(nest) - 1 else ""
+            made.append("  " * depth + self.head(loop.var, loop.lo, loop.hi) + brace)
+        pad = "  " * len(nest)
+        return [*made, *(pad + line for line in inner), "  " * (len(nest) - 1) + "}"]
+
+    def head(self, v: Var, lo: Expr, hi: Expr) -> str:
+        ends = f"{v.name} = {self.expr(self.full(lo))}, {v.name}_end = {self.expr(self.full(hi))}"
+        if isinstance(lo, Const | Var) and isinstance(hi, Const | Var) or not self.reads(lo, hi):
+            bound = self.expr(self.full(hi), 4)
+            return f"for (int64_t {v.name} = {self.expr(self.full(lo))}; {v.name} < {bound}; ++{v.name})"
+        return f"for (int64_t {ends}; {v.name} < {v.name}_end; ++{v.name})"
+
+    def reads(self, *es: Expr) -> bool:
+        return any(isinstance(n, Load) for e in es for n in walk(e))
+
+    def let(self, v: Var, e: Expr, guards: tuple[Expr, ...]) -> list[str]:
+        ls = self.sorted(self.table[v])
+        if ls and not self.reads(e):
+            self.inline[v] = e
+            return []
+        c_type = "int64_t" if v.dtype in INTS else TYPES[v.dtype]
+        if not ls:
+            return [f"const {c_type} {v.name} = {self.expr(e)};"]
+        declared = f"{c_type} {v.name}{self.shape(ls)};"
+        return [declared, *self.over(ls, [f"{self.name(v)} = {self.expr(e)};"], guards)]
+
+    def guard(
+        self, c: Expr, body: tuple[stmt.Stmt, ...], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
+    ) -> list[str]:
+        if lanes_of(c, self.table):
+            return self.block(body, lanes, (*guards, c))
+        return [f"if ({self.expr(c)}) {{", *_in(self.block(body, lanes, guards)), "}"]
+
+    # --- reductions -------------------------------------------------------------------------------
+
+    def init(self, state: tuple[Var, ...], m: Monoid, lanes: tuple[Var, ...]) -> list[str]:
+        out = []
+        for v, ident in zip(state, m.identity, strict=True):
+            self.begun[v] = len(lanes)
+            ls = self.sorted(self.table[v])
+            if ls:
+                out.append(f"{TYPES[v.dtype]} {v.name}{self.shape(ls)};")
+                out += self.over(ls, [f"{self.name(v)} = {self.expr(ident)};"], ())
+            else:
+                out.append(f"{TYPES[v.dtype]} {v.name} = {self.expr(ident)};")
+        return out
+
+    def folded(self, state: tuple[Var, ...], lanes: tuple[Var, ...]) -> tuple[Var, ...]:
+        return lanes[self.begun[state[0]] :]
+
+    def fold(
+        self,
+        state: tuple[Var, ...],
+        m: Monoid,
+        args: Sequence[Expr],
+        lanes: tuple[Var, ...],
+        guards: tuple[Expr, ...],
+    ) -> list[str]:
+        made = apply(m.combine, (*state, *apply(m.lift, args)))
+        return self.update(state, m, made, self.folded(state, lanes), guards)
+
+    def update(
+        self,
+        state: tuple[Var, ...],
+        m: Monoid,
+        made: Sequence[Expr],
+        folded: tuple[Var, ...],
+        guards: tuple[Expr, ...],
+    ) -> list[str]:
+        """Folded lanes outside, then members by lanes: wide members first, since they read the others."""
+        groups: dict[tuple[Var, ...], list[int]] = {}
+        for n, v in enumerate(state):
+            groups.setdefault(self.sorted(self.table[v]), []).append(n)
+        if len(groups) == 1 and len(state) == 1:
+            return self.single(state[0], m, made[0], folded, guards)
+        lines: list[str] = []
+        held: list[str] = []
+        for ls in sorted(groups, key=len, reverse=True):
+            new = {n: self.names.fresh(f"{state[n].name}_new") for n in groups[ls]}
+            first = [f"const {TYPES[state[n].dtype]} {new[n]} = {self.expr(made[n])};" for n in new]
+            then = [f"{self.name(state[n])} = {new[n]};" for n in new]
+            if ls:
+                lines += self.over(ls, first + then, guards)
+            else:
+                lines += first
+                held += then
+        return self.over(folded, lines + held, ())
+
+    def single(
+        self, v: Var, m: Monoid, made: Expr, folded: tuple[Var, ...], guards: tuple[Expr, ...]
+    ) -> list[str]:
+        mine = self.sorted(self.table[v])
+        line = f"{self.name(v)} = {self.expr(made)};"
+        if m.name == "sum" and isinstance(made, Bin) and made.a is v:
+            line = f"{self.name(v)} += {self.expr(made.b)};"
+        simd = m.name == "sum" and folded and not mine
+        pragma = [f"#pragma omp simd reduction(+:{v.name})"] if simd else []
+        return [*pragma, *self.over((*folded, *mine), [line], guards)]
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def sorted(self, lanes: Iterable[Var]) -> tuple[Var, ...]:
+        held = set(lanes)
+        return tuple(v for v in self.extents if v in held)
+
+    def over(
+        self, lanes: Sequence[Var], lines: list[str], guards: tuple[Expr, ...]
+    ) -> list[str]:
+        """The lines inside loops over lanes, under the guards that concern them."""
+        inside = {*lanes}
+        conds = [g for g in guards if lanes_of(g, self.table) <= inside]
+        if conds:
+            test = " && ".join(self.expr(g, 3) for g in conds)
+            lines = [f"if ({test}) {{", *_in(lines), "}"]
+        for v in reversed(lanes):
+            head = f"for (int {v.name} = 0; {v.name} < {self.extents[v]}; ++{v.name})"
+            lines = [f"{head} {{", *_in(lines), "}"] if len(lines) > 1 else [head, *_in(lines)]
+        return lines
+
+    def shape(self, lanes: Sequence[Var]) -> str:
+        return "".join(f"[{self.extents[v]}]" for v in lanes)
+
+    def name(self, v: Var) -> str:
+        if v in self.extents or v not in self.table:
+            return v.name
+        return v.name + "".join(f"[{ln.name}]" for ln in self.sorted(self.table[v]))
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def expr(self, e: Any, outer: int = 0) -> str:
+        match e:
+            case Const():
+                return number(e)
+            case Var():
+                return self.name(e)
+            case Load(b, (at,)):
+                wide = "(int64_t)" if b.dtype in INTS and outer else ""
+                return f"{wide}{b.name}[{self.expr(at)}]"
+            case Bin("min" | "max" as op, a, b):
+                sign = "<" if op == "min" else ">"
+                return f"TW_PICK({self.expr(a)}, {sign}, {self.expr(b)})"
+            case Bin(op, a, b):
+                p = _PREC[op]
+                made = f"{self.expr(a, p)} {_TOKEN.get(op, op)} {self.expr(b, p + 1)}"
+                return f"({made})" if p < outer else made
+            case Un(op, a):
+                wide = dtype_of(a) == "f64"
+                return UNARY[op].format(self.expr(a, 9), "" if wide else "f")
+            case Select(c, a, b):
+                return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
+            case Cast(d, a):
+                return self.cast(d, a)
+            case LaneReduce():
+                raise error(
+                    "unsupported", name="a lane reduction", got=str(e), expected="a CPU schedule"
+                )
+        raise TypeError(f"no C text for {type(e).__name__}")
+
+    def cast(self, d: str, a: Expr) -> str:
+        source = dtype_of(a)
+        if source in ("bf16", "f16"):
+            inner = f"tw_{source}_to_f32({self.expr(a)})"
+            return inner if d == "f32" else f"({TYPES[d]}){inner}"
+        if d in ("bf16", "f16"):
+            return f"tw_f32_to_{d}((float){self.expr(a, 9)})"
+        return f"({TYPES[d]}){self.expr(a, 9)}"
+
+
+def number(c: Const) -> str:
+    if c.dtype == "b1":
+        return "1" if c.value else "0"
+    if isinstance(c.value, float) or c.dtype in ("f32", "f64"):
+        value = float(c.value)
+        if math.isinf(value):
+            return "INFINITY" if value > 0 else "-INFINITY"
+        return repr(value) + ("" if c.dtype == "f64" else "f")
+    return str(c.value)
+
+
+def _in(lines: list[str]) -> list[str]:
+    return ["  " + line for line in lines]

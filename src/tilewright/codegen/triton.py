@@ -1,0 +1,184 @@
+"""Tile form -> Triton text. A printer: one line for each statement, the user's names kept.
+
+In: a tile program. Out: the source of one `@triton.jit` function whose parameters are the buffers, then
+the sizes, then the scalars.
+
+    acc = acc + a_v[:, None] * x_v
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.ir import tile
+from tilewright.ir.expr import Bin, Cast, Const, Select, Un, Var, dtype_of
+
+TYPES = {
+    "f64": "tl.float64",
+    "f32": "tl.float32",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "i64": "tl.int64",
+    "i32": "tl.int32",
+    "b1": "tl.int1",
+}
+SIGNATURE = {
+    "f64": "fp64",
+    "f32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "i64": "i64",
+    "i32": "i32",
+    "b1": "i1",
+}
+_PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
+_PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
+_PLAIN = {
+    "exp": "tl.exp({})",
+    "exp2": "tl.exp2({})",
+    "log": "tl.log({})",
+    "log2": "tl.log2({})",
+    "sqrt": "tl.sqrt({})",
+    "abs": "tl.abs({})",
+    "sigmoid": "tl.sigmoid({})",
+    "erf": "tl.erf({})",
+    "floor": "tl.floor({})",
+    "tanh": "(2.0 * tl.sigmoid(2.0 * {}) - 1.0)",
+    "relu": "tl.where({0} < 0, 0.0, {0})",
+    "sign": "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))",
+}
+
+
+def parameters(p: tile.Program) -> list[tuple[str, str]]:
+    """(name, signature) of every parameter, in order."""
+    made = [(f"{b.name}_ptr", f"*{SIGNATURE[b.dtype]}") for b in p.buffers]
+    made += [(v.name, "i64") for v in p.sizes]
+    return made + [(v.name, SIGNATURE[v.dtype]) for v in p.scalars]
+
+
+def emit_triton(p: tile.Program, precision: str = "ieee") -> str:
+    """The text of a module with one kernel."""
+    return _Printer(dict(p.dims), precision).module(p)
+
+
+class _Printer:
+    def __init__(self, dims: dict[str, int], precision: str) -> None:
+        self.dims, self.precision = dims, precision
+
+    def module(self, p: tile.Program) -> str:
+        args = ", ".join(n for n, _ in parameters(p))
+        head = [
+            "import triton",
+            "import triton.language as tl",
+            "",
+            "",
+            "@triton.jit",
+            f"def {p.name}({args}):",
+            *(f"    # tile {d} = {n}" for d, n in p.dims),
+        ]
+        body = ["    " + line for s in p.body for line in self.stmt(s)]
+        return "\n".join(head + body) + "\n"
+
+    def block(self, head: str, body: tuple[Any, ...]) -> list[str]:
+        inner = [line for s in body for line in self.stmt(s)] or ["pass"]
+        return [head, *("    " + line for line in inner)]
+
+    def stmt(self, s: Any) -> list[str]:
+        match s:
+            case tile.Set(v, e):
+                return [f"{v.name} = {self.expr(e)}"]
+            case tile.For(v, lo, hi, body, step):
+                return self.block(f"for {v.name} in range({self.span(lo, hi, step)}):", body)
+            case tile.Unroll(v, count, body):
+                return self.block(f"for {v.name} in tl.static_range({count}):", body)
+            case tile.If(c, then, orelse):
+                made = self.block(f"if {self.expr(c)}:", then)
+                return made + (self.block("else:", orelse) if orelse else [])
+            case tile.Store(b, at, v, mask, fresh):
+                extra = self.mask(mask) + (', cache_modifier=".cg"' if fresh else "")
+                return [f"tl.store({self.pointer(b, at)}, {self.expr(v)}{extra})"]
+            case tile.Arrive(v, b, at):
+                return [f'{v.name} = tl.atomic_add({self.pointer(b, (at,))}, 1, sem="acq_rel")']
+            case tile.FetchAdd(v, b, at, by):
+                return [f"{v.name} = tl.atomic_add({self.pointer(b, (at,))}, {self.expr(by)})"]
+            case tile.Barrier():
+                return ["tl.debug_barrier()"]
+        raise TypeError(f"no Triton text for {type(s).__name__}")
+
+    def span(self, lo: Any, hi: Any, step: int) -> str:
+        by = f", {step}" if step != 1 else ""
+        return f"{self.expr(lo)}, {self.expr(hi)}{by}"
+
+    def mask(self, mask: Any, fill: Const | None = None) -> str:
+        if mask is None:
+            return ""
+        other = "" if fill is None else f", other={self.number(fill)}"
+        return f", mask={self.expr(mask)}{other}"
+
+    def pointer(self, b: Any, at: tuple[Any, ...]) -> str:
+        return " + ".join([f"{b.name}_ptr", *(self.expr(o, 6) for o in at)])
+
+    def number(self, c: Const) -> str:
+        if isinstance(c.value, float) and math.isinf(c.value):
+            return 'float("inf")' if c.value > 0 else '-float("inf")'
+        return repr(c.value)
+
+    def shape(self, dims: tuple[str, ...]) -> str:
+        return "[" + ", ".join(str(self.dims[d]) for d in dims) + "]"
+
+    def expr(self, e: Any, outer: int = 0) -> str:
+        match e:
+            case Const():
+                return self.number(e)
+            case Var():
+                return e.name
+            case Bin("min" | "max" as op, a, b):
+                fn = "tl.minimum" if op == "min" else "tl.maximum"
+                return f"{fn}({self.expr(a)}, {self.expr(b)})"
+            case Bin(op, a, b):
+                p = _PREC[op]
+                made = f"{self.expr(a, p)} {op} {self.expr(b, p + 1)}"
+                return f"({made})" if p < outer else made
+            case Un("neg", a):
+                return f"(-{self.expr(a, 9)})"
+            case Un("not", a):
+                return f"({self.expr(a, 9)} == 0)"
+            case Un(op, a):
+                return _PLAIN[op].format(self.expr(a, 9))
+            case Select(c, a, b):
+                return f"tl.where({self.expr(c)}, {self.expr(a)}, {self.expr(b)})"
+            case Cast(d, a):
+                return f"{self.expr(a, 9)}.to({TYPES[d]})"
+        return self.tile_expr(e)
+
+    def tile_expr(self, e: Any) -> str:
+        match e:
+            case tile.ProgramId():
+                return "tl.program_id(0)"
+            case tile.Arange(dim):
+                return f"tl.arange(0, {self.dims[dim]})"
+            case tile.Full(v, d, dims):
+                return f"tl.full({self.shape(dims)}, {self.number(v)}, {TYPES[d]})"
+            case tile.Expand(a, have, want):
+                at = ", ".join(":" if d in have else "None" for d in want)
+                return f"{self.expr(a, 9)}[{at}]"
+            case tile.Load(b, at, mask, fill, fresh):
+                extra = self.mask(mask, fill) + (', cache_modifier=".cg"' if fresh else "")
+                return f"tl.load({self.pointer(b, at)}{extra})"
+            case tile.Dot(a, b, acc, d):
+                return self.dot(a, b, acc, d)
+            case tile.Trans(a):
+                return f"tl.trans({self.expr(a)})"
+            case tile.Reduce(op, a, axis):
+                return f"tl.{op}({self.expr(a)}, axis={axis})"
+            case tile.Scan("sum", a, axis):
+                return f"tl.cumsum({self.expr(a)}, axis={axis})"
+        raise TypeError(f"no Triton text for {type(e).__name__}")
+
+    def dot(self, a: Any, b: Any, acc: Any, d: str) -> str:
+        half = dtype_of(a) in ("f16", "bf16")
+        how = "" if half else f', input_precision="{self.precision}"'
+        start = "" if acc is None else f", acc={self.expr(acc)}"
+        out = f", out_dtype={TYPES[d]}" if d != "f32" else ""
+        return f"tl.dot({self.expr(a)}, {self.expr(b)}{start}{how}{out})"

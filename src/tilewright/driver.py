@@ -1,0 +1,158 @@
+"""The pipeline on one page: a stage I program becomes a kernel.
+
+    coord -> position -> flat -> schedule -> (tile -> Triton | C) -> build
+
+Each step is named, timed and kept as text; TILEWRIGHT_DUMP=folder writes them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from tilewright.codegen import c, triton
+from tilewright.ir import coord, flat, tile
+from tilewright.ir.expr import Const
+from tilewright.ir.node import substitute
+from tilewright.ir.text import text
+from tilewright.lowering.flatten import lower_to_flat
+from tilewright.lowering.position import lower_to_position
+from tilewright.lowering.tiles import lower_to_tile
+from tilewright.runtime import build_c, build_triton, kernel
+from tilewright.runtime.kernel import Kernel
+from tilewright.schedule.default_c import schedule_c
+from tilewright.schedule.default_triton import schedule_triton
+from tilewright.schedule.options import COptions, Setting, TritonOptions
+from tilewright.support import knobs
+
+_NUMBER = itertools.count(1)
+
+
+@dataclass
+class _Log:
+    """The texts of one compilation, in order."""
+
+    name: str
+    stages: dict[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+
+    def keep(self, stage: str, thing: Any) -> Any:
+        self.stages[stage] = thing if isinstance(thing, str) else text(thing)
+        return thing
+
+    def finish(self) -> float:
+        seconds = time.perf_counter() - self.began
+        where = knobs.dump()
+        if where is not None:
+            where = where / f"{next(_NUMBER):03d}_{self.name}"
+            where.mkdir(parents=True, exist_ok=True)
+            for n, (stage, made) in enumerate(self.stages.items(), 1):
+                (where / f"{n:02d}_{stage}.{EXTENSION[stage]}").write_text(made + "\n")
+        if knobs.show():
+            print(f"tilewright: {self.name} in {seconds:.3f} s")
+            if knobs.show() > 1:
+                print(self.stages.get("triton") or self.stages.get("c"))
+        return seconds
+
+
+EXTENSION = {
+    "coord": "coord",
+    "loops": "loops",
+    "flat": "flat",
+    "scheduled": "flat",
+    "tile": "tile",
+    "triton": "py",
+    "c": "c",
+}
+
+
+def lower(p: coord.Program, log: _Log, divisors: Mapping[str, int]) -> flat.Program:
+    """Stage I -> stage III, unscheduled."""
+    log.keep("coord", p)
+    positions = log.keep("loops", lower_to_position(p, divisors))
+    made: flat.Program = log.keep("flat", lower_to_flat(positions, divisors))
+    return made
+
+
+def to_tile(
+    p: coord.Program, setting: Setting, divisors: Mapping[str, int], log: _Log | None = None
+) -> tile.Program:
+    """Stage I -> tile form, with the default schedule of a setting."""
+    log = log or _Log(p.name)
+    scheduled = log.keep("scheduled", schedule_triton(lower(p, log, divisors), setting))
+    made: tile.Program = log.keep("tile", lower_to_tile(scheduled))
+    return made
+
+
+def compile_triton(
+    p: coord.Program,
+    setting: Setting,
+    divisors: Mapping[str, int],
+    aligned: bool = True,
+    target: Any = None,
+    options: TritonOptions | None = None,
+) -> Kernel:
+    """Stage I -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built."""
+    log = _Log(p.name)
+    t = to_tile(p, setting, divisors, log)
+    options = options or TritonOptions(setting.get("warps", 4), setting.get("stages", 3))
+    source = log.keep("triton", triton.emit_triton(t, options.precision))
+    grid = kernel.python_of(t.grid, [v.name for v in t.sizes])
+    params = triton.parameters(t)
+    if target is None and build_triton.interpreted():
+        call = kernel.interpreted_caller(build_triton.load(source, t.name), grid)
+        return _kernel(t, "triton", log, call, setting)
+    even = [n for n, (name, kind) in enumerate(params) if _is_even(name, kind, divisors, aligned)]
+    where = target if target is not None else build_triton.device_target(torch.cuda.current_device())
+    built = build_triton.compile_for(where, source, t.name, params, even, options.as_dict())
+    call = _not_here if target is not None else kernel.triton_caller(built, grid)
+    made = _kernel(t, "triton", log, call, setting)
+    made.compiled = built
+    return made
+
+
+def compile_c(
+    p: coord.Program, exact: Mapping[str, int], options: COptions | None = None
+) -> Kernel:
+    """Stage I -> C, with some sizes known exactly."""
+    log = _Log(p.name)
+    options = options or COptions()
+    f = lower(p, log, {})
+    known = {v: Const(exact[v.name], "i64") for v in f.sizes if v.name in exact}
+    f = replace(f, body=substitute(f.body, known))
+    f = log.keep("scheduled", schedule_c(f, options))
+    source = log.keep("c", c.emit_c(f, options.chunk))
+    fn = build_c.build(source, f.name)
+    call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
+    return _kernel(f, "c", log, call, {"width": options.width})
+
+
+def _kernel(
+    p: flat.Program | tile.Program,
+    backend: str,
+    log: _Log,
+    call: Callable[..., None],
+    setting: Setting,
+) -> Kernel:
+    names = tuple(v.name for v in p.sizes)
+    scalars = tuple(v.name for v in p.scalars)
+    stages = log.stages
+    return Kernel(
+        p.name, backend, p.buffers, names, scalars, stages, call, dict(setting), log.finish()
+    )
+
+
+def _is_even(name: str, kind: str, divisors: Mapping[str, int], aligned: bool) -> bool:
+    """Whether a parameter may be promised to Triton as a multiple of 16."""
+    return aligned if kind.startswith("*") else divisors.get(name, 1) % 16 == 0
+
+
+def _not_here(*_: Any) -> None:
+    raise RuntimeError("this kernel was built for another machine and cannot be launched here")
+
+

@@ -1,0 +1,403 @@
+"""A traced program and the formats of its arguments -> a stage I program.
+
+In: `Traced` and one `Spec` for each input. Out: `Bound`: the program, and where each run-time size is read.
+
+    bind(traced, {"a": Spec("csr", "f32", 2), "x": Spec("dense", "f32", 2)})
+
+Arrays of a sparse argument arrive in the order of `ARRAYS[format]`, then its permutation and its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import coord
+from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
+from tilewright.ir.monoid import Monoid, monoids
+from tilewright.ir.node import substitute, transform, walk
+from tilewright.language.trace import Ref, Traced
+from tilewright.support.errors import error
+
+ARRAYS = {
+    "dense": (),
+    "csr": ("indptr", "indices"),
+    "csc": ("indptr", "indices"),
+    "coo": ("rows", "indices"),
+    "bsr": ("indptr", "indices"),
+    "block_mask": ("indptr", "indices"),
+    "ragged": ("indptr",),
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What must be known of an argument to compile: everything but sizes and contents.
+
+    strides: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
+    """
+
+    format: str
+    dtype: str
+    rank: int
+    index: str = "i32"
+    block: tuple[int, int] = (1, 1)
+    perm: bool = False
+    values: bool = True
+    strided: int | None = None
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """size = arrays[array].shape[dim] + offset, or a stride of it, or the n-th given integer."""
+
+    size: str
+    array: str
+    dim: int
+    offset: int = 0
+    stride: bool = False
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A stage I program with its run-time contract."""
+
+    program: coord.Program
+    arrays: tuple[str, ...]
+    rules: tuple[SizeRule, ...]
+    given: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+
+def bind(traced: Traced, specs: Mapping[str, Spec]) -> Bound:
+    """Give every reference its tensor; decide dtypes, output shapes and structures."""
+    return _Bind(traced, dict(specs)).run()
+
+
+class _Bind:
+    def __init__(self, traced: Traced, specs: dict[str, Spec]) -> None:
+        self.traced, self.specs = traced, specs
+        self.tensors: dict[str, Tensor] = {}
+        self.rules: list[SizeRule] = []
+        self.given: list[str] = []
+        self.sizes: dict[str, Var] = {}
+
+    def run(self) -> Bound:
+        for name in sorted(self.traced.inputs, key=lambda n: self.specs[n].format[:5] == "like:"):
+            self.tensors[name] = self.input(name, self.specs[name])
+        self.acc = self.accumulator()
+        body = tuple(self.statement(s) for s in self.traced.body)
+        ordered = tuple(self.tensors[n] for n in self.traced.params if n in self.tensors)
+        scalars = tuple(Var(v.name, self.acc) for v in self.traced.scalars)
+        body = substitute(body, dict(zip(self.traced.scalars, scalars, strict=True)))
+        program = coord.Program(self.traced.name, ordered, scalars, body)
+        arrays = tuple(
+            b.name for n in self.traced.inputs for b in buffers_of_tensor(self.tensors[n])
+        )
+        return Bound(program, tuple(dict.fromkeys(arrays)), tuple(self.rules), tuple(self.given))
+
+    # --- sizes ------------------------------------------------------------------------------------
+
+    def size(self, name: str) -> Var:
+        return self.sizes.setdefault(name, Var(name))
+
+    def rule(self, size: str, array: str, dim: int, offset: int = 0, stride: bool = False) -> Var:
+        if size not in {r.size for r in self.rules}:
+            self.rules.append(SizeRule(size, array, dim, offset, stride))
+        return self.size(size)
+
+    def index_at(self, name: str, dim: int) -> Index | None:
+        """The index that addresses a dimension, if one does so directly."""
+        for n in walk(self.traced.body):
+            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name:
+                if len(n.indices) <= dim:
+                    raise error(
+                        "rank",
+                        name=name,
+                        got=len(n.indices),
+                        expected=f"{dim + 1} or more, one for each dimension",
+                    )
+                if isinstance(n.indices[dim], Index):
+                    return n.indices[dim]
+        return None
+
+    def dim_name(self, name: str, dim: int) -> str:
+        ix = self.index_at(name, dim)
+        return f"n_{ix.name}" if ix is not None else f"{name}_{dim}"
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def input(self, name: str, s: Spec) -> Tensor:
+        for n in walk(self.traced.body):
+            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name:
+                if len(n.indices) != s.rank:
+                    raise error(
+                        "rank", name=name, got=len(n.indices), expected=f"{s.rank} axes for its shape"
+                    )
+        if s.format.startswith("like:"):
+            return self.like(name, s, self.tensors[s.format[5:]])
+        return self.dense(name, s) if s.format == "dense" else self.sparse(name, s)
+
+    def like(self, name: str, s: Spec, t: Tensor) -> Tensor:
+        """Other values on the structure of another argument."""
+        stored = self.size(f"{t.name}_nnz")
+        trail = [self.rule(self.dim_name(name, d), name, d - 1) for d in range(2, s.rank)]
+        path = t.axes[: len(t.axes) - (len(t.shape) - 2)]
+        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, 2)]
+        blocks = [Const(b, "i64") for b in s.block] if s.block != (1, 1) else []
+        values = Buffer(name, s.dtype, (stored, *blocks, *trail))
+        coords = (*t.coords[:2], *(((ax, 1),) for ax in inner))
+        shape = (*t.shape[:2], *trail)
+        return Tensor(name, s.dtype, shape, "in", (*path, *inner), coords, values, t.perm)
+
+    def dense(self, name: str, s: Spec) -> Tensor:
+        shape = tuple(self.rule(self.dim_name(name, d), name, d) for d in range(s.rank))
+        strides = None
+        if s.strided is not None:
+            strides = tuple(
+                Const(1, "i64") if d == s.strided else self.rule(f"{name}_s{d}", name, d, stride=True)
+                for d in range(s.rank)
+            )
+        values = Buffer(name, s.dtype, shape, "in", strides)
+        return Tensor(name, s.dtype, shape, values=values)
+
+    def sparse(self, name: str, s: Spec) -> Tensor:
+        """The storage tree of a format; logical sizes are given as integers."""
+        shape: list[Expr] = []
+        for d in range(2):
+            label = self.dim_name(name, d)
+            if label not in self.given:
+                self.given.append(label)
+            shape.append(self.size(label))
+        trail = [self.rule(self.dim_name(name, d), name, d - 1) for d in range(2, s.rank)]
+        axes, coords, stored = _TREES[s.format](self, name, s, shape)
+        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, 2)]
+        blocks = [Const(b, "i64") for b in s.block] if s.format in ("bsr", "block_mask") else []
+        values = Buffer(name, s.dtype, (stored, *blocks, *trail)) if s.values else None
+        perm = Buffer(f"{name}_perm", s.index, (stored,), "index") if s.perm else None
+        return Tensor(
+            name,
+            s.dtype,
+            (*shape, *trail),
+            "in",
+            (*axes, *inner),
+            (*coords, *(((ax, 1),) for ax in inner)),
+            values,
+            perm,
+        )
+
+    def label(self, name: str, dim: int) -> str:
+        ix = self.index_at(name, dim)
+        return ix.name if ix is not None else f"{name}{dim}"
+
+    def array(self, name: str, what: str, s: Spec, length: Expr) -> Buffer:
+        return Buffer(f"{name}_{what}", s.index, (length,), "index")
+
+    def compressed(self, name: str, s: Spec, shape: list[Expr], outer: int) -> Any:
+        """csr (outer = 0) and csc (outer = 1)"""
+        n = self.rule(self.dim_name(name, outer), f"{name}_indptr", 0, -1)
+        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
+        a = Axis(self.label(name, outer), "dense", "fixed", n)
+        ptr, idx = self.array(name, "indptr", s, n + 1), self.array(name, "indices", s, nnz)
+        b = Axis(self.label(name, 1 - outer), "sparse", "variable", None, a, ptr, idx)
+        coords = (((a, 1),), ((b, 1),)) if outer == 0 else (((b, 1),), ((a, 1),))
+        return (a, b), coords, nnz
+
+    def entries(self, name: str, s: Spec, shape: list[Expr]) -> Any:
+        """coo: a position axis with row coordinates, and one column each"""
+        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
+        rows, cols = self.array(name, "rows", s, nnz), self.array(name, "indices", s, nnz)
+        a = Axis(self.label(name, 0), "sparse", "fixed", nnz, None, None, rows)
+        b = Axis(self.label(name, 1), "sparse", "fixed", Const(1, "i64"), a, None, cols)
+        return (a, b), (((a, 1),), ((b, 1),)), nnz
+
+    def blocked(self, name: str, s: Spec, shape: list[Expr]) -> Any:
+        """bsr and block masks: block rows, stored block columns, then the inside of a block"""
+        n = self.rule(f"{name}_block_rows", f"{name}_indptr", 0, -1)
+        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
+        i, j = self.label(name, 0), self.label(name, 1)
+        outer = Axis(f"{i}_b", "dense", "fixed", n)
+        ptr, idx = self.array(name, "indptr", s, n + 1), self.array(name, "indices", s, nnz)
+        col = Axis(f"{j}_b", "sparse", "variable", None, outer, ptr, idx)
+        b0, b1 = s.block
+        ii = Axis(f"{i}_in", "dense", "fixed", Const(b0, "i64"))
+        jj = Axis(f"{j}_in", "dense", "fixed", Const(b1, "i64"))
+        return (outer, col, ii, jj), (((outer, b0), (ii, 1)), ((col, b1), (jj, 1))), nnz
+
+    def variable(self, name: str, s: Spec, shape: list[Expr]) -> Any:
+        """ragged: rows of their own length, coordinates counted from the start of the row"""
+        n = self.rule(self.dim_name(name, 0), f"{name}_indptr", 0, -1)
+        total = self.rule(f"{name}_nnz", name, 0)
+        a = Axis(self.label(name, 0), "dense", "fixed", n)
+        ptr = self.array(name, "indptr", s, n + 1)
+        b = Axis(self.label(name, 1), "dense", "variable", None, a, ptr)
+        return (a, b), (((a, 1),), ((b, 1),)), total
+
+    # --- statements and outputs -------------------------------------------------------------------
+
+    def accumulator(self) -> str:
+        """f64 if any input is, else f32 (integers count in i64)."""
+        made = "b1"
+        for n in self.traced.inputs:
+            if self.specs[n].values and not self.only_indexes(n):
+                made = promote(made, self.specs[n].dtype)
+        return {"b1": "f32", "i32": "i64"}.get(made, compute_dtype(made))
+
+    def only_indexes(self, name: str) -> bool:
+        """Whether an argument is only used inside indices, as a list of rows is."""
+        inside = {
+            id(m)
+            for n in walk(self.traced.body)
+            if isinstance(n, Load)
+            for m in walk(n.indices)
+            if isinstance(m, Load)
+        }
+        mine = [
+            n
+            for n in walk(self.traced.body)
+            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name
+        ]
+        return bool(mine) and all(id(n) in inside for n in mine)
+
+    def result_dtype(self) -> str:
+        made = "b1"
+        for n in self.traced.inputs:
+            if self.specs[n].values and not self.only_indexes(n):
+                made = promote(made, self.specs[n].dtype)
+        return "f32" if made == "b1" else made
+
+    def statement(self, s: coord.Stmt) -> coord.Stmt:
+        s = transform(s, self.reduce_dtype)
+        if isinstance(s, coord.Assign):
+            for t, v in zip(s.targets, s.values, strict=True):
+                if t.buffer.name not in self.tensors:
+                    self.tensors[t.buffer.name] = self.output(t, v)
+        elif isinstance(s, coord.Append):
+            self.append_outputs(s)
+        table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
+        return substitute(s, table)
+
+    def reduce_dtype(self, n: Any) -> Any:
+        if isinstance(n, Reduce) and n.monoid.name in monoids(self.acc):
+            return Reduce(rebind(n.monoid, self.acc), n.over, n.args, n.part)
+        return None
+
+    def output(self, target: Load, value: Expr) -> Tensor:
+        name = target.buffer.name
+        lead = self.structure_of(target, value)
+        if lead is not None:
+            values = Buffer(name, self.result_dtype(), lead.values_shape, "out")
+            return Tensor(
+                name,
+                self.result_dtype(),
+                lead.tensor.shape,
+                "out",
+                lead.tensor.axes,
+                lead.tensor.coords,
+                values,
+                lead.tensor.perm,
+            )
+        hints = dict(self.traced.sized).get(name)
+        shape = tuple(self.out_dim(name, d, ix, hints) for d, ix in enumerate(target.indices))
+        dtype = self.acc if self.traced.wide else self.result_dtype()
+        if isinstance(value, Reduce) and value.monoid.name in ("argmax", "argmin"):
+            dtype = "i64"
+        if isinstance(value, Reduce) and value.part > 0:
+            dtype = self.acc
+        return Tensor(name, dtype, shape, "out", values=Buffer(name, dtype, shape, "out"))
+
+    def out_dim(self, name: str, d: int, ix: Expr, hints: Any) -> Expr:
+        if hints is not None:
+            ref, dim = hints[d]
+            return self.tensors[ref].shape[dim]
+        if isinstance(ix, Index):
+            label = f"n_{ix.name}"
+            if label not in self.sizes:
+                raise error("unknown-axis", name=ix.name)
+            return self.sizes[label]
+        raise error(
+            "unknown-axis", where=f"{name}[...] is written through an index array", name=str(ix)
+        )
+
+    def append_outputs(self, s: coord.Append) -> None:
+        group = tuple(self.sizes[f"n_{g.name}"] for g in s.group)
+        room: Expr = Const(1, "i64")
+        for ix in s.over:
+            room = room * self.sizes[f"n_{ix.name}"]
+        for ref, shape in ((s.list, (*group, room)), (s.count, group or (Const(1, "i64"),))):
+            name = ref.name
+            self.tensors[name] = Tensor(
+                name, "i32", shape, "out", values=Buffer(name, "i32", shape, "out")
+            )
+
+    def structure_of(self, target: Load, value: Expr) -> _Lead | None:
+        """The sparse operand whose indices are the target's and which multiplies the whole value."""
+        for f in factors(value):
+            f = f.access if isinstance(f, Stored) else f
+            if isinstance(f, Load) and f.buffer.name in self.specs:
+                t = self.tensors[f.buffer.name]
+                if t.sparse and f.indices[:2] == target.indices[:2]:
+                    stored = self.sizes[f"{t.name}_nnz"]
+                    tail = self.tail(target)
+                    blocks = [
+                        ax.length
+                        for ax in t.axes
+                        if ax.extent == "fixed" and isinstance(ax.length, Const) and ax.parent is None
+                    ]
+                    if len(target.indices) == len(f.indices):
+                        made = (stored, *blocks, *t.shape[2:])
+                        return _Lead(t, made)
+                    extra = [Axis(ix.name, "dense", "fixed", n) for ix, n in tail]
+                    grown = Tensor(
+                        t.name,
+                        t.dtype,
+                        (*t.shape, *(n for _, n in tail)),
+                        "in",
+                        (*t.axes, *extra),
+                        (*t.coords, *(((ax, 1),) for ax in extra)),
+                        t.values,
+                        t.perm,
+                    )
+                    return _Lead(grown, (stored, *blocks, *(n for _, n in tail)))
+        return None
+
+    def tail(self, target: Load) -> list[tuple[Index, Expr]]:
+        return [(ix, self.sizes[f"n_{ix.name}"]) for ix in target.indices[2:]]
+
+
+@dataclass(frozen=True)
+class _Lead:
+    tensor: Tensor
+    values_shape: tuple[Expr, ...]
+
+
+def factors(e: Expr) -> list[Expr]:
+    """The factors of a product."""
+    from_bin = getattr(e, "op", None) == "*"
+    return [*factors(e.a), *factors(e.b)] if from_bin else [e]  # type: ignore[attr-defined]
+
+
+def rebind(m: Monoid, d: str) -> Monoid:
+    """The same built-in monoid over another accumulator dtype."""
+    return monoids(d).get(m.name, m)
+
+
+def buffers_of_tensor(t: Tensor) -> list[Buffer]:
+    made = [b for ax in t.axes for b in (ax.indptr, ax.indices) if b is not None]
+    return made + [b for b in (t.perm, t.values) if b is not None]
+
+
+_TREES: dict[str, Any] = {
+    "csr": lambda self, name, s, shape: self.compressed(name, s, shape, 0),
+    "csc": lambda self, name, s, shape: self.compressed(name, s, shape, 1),
+    "coo": _Bind.entries,
+    "bsr": _Bind.blocked,
+    "block_mask": _Bind.blocked,
+    "ragged": _Bind.variable,
+}
+

@@ -1,0 +1,83 @@
+"""Pictures of a pattern.
+
+Owns: the text that `print(A)` gives. In: a structure and its values. Out: at most 16 x 40
+characters whose shade is the density, then fill, empty rows, the longest row, and the bytes of each
+level. Waits for the device.
+
+    |█     ░|      fill 12.5 %, 3 of 8 rows empty, longest row 4
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilewright.formats.index import ceil_div, pointers
+from tilewright.formats.structure import Structure
+from tilewright.formats.walk import coordinates
+
+SHADES = " ·░▒▓█"
+HEIGHT, WIDTH = 16, 40
+
+
+def describe(s: Structure, values: Tensor | None, title: str) -> str:
+    """Title, picture and numbers."""
+    lines = [title, *picture(s), _numbers(s), *_bytes(s, values)]
+    return "\n".join(lines)
+
+
+def picture(s: Structure, height: int = HEIGHT, width: int = WIDTH) -> list[str]:
+    """The pattern as lines of text, one character for a cell of the matrix."""
+    rows, cols = _outer(s)
+    size = _outer_shape(s)
+    height, width = min(height, size[0]), min(width, size[1])
+    if not height or not width:
+        return ["(no rows or no columns)"]
+    at = (rows.long() * height // size[0]) * width + cols.long() * width // size[1]
+    counts = torch.zeros(height * width, device=s.device).index_add(
+        0, at, torch.ones_like(at, dtype=torch.float32)
+    )
+    area = size[0] * size[1] / (height * width)
+    density = (counts / area).clamp(max=1).reshape(height, width).tolist()
+    return ["|" + "".join(_shade(d) for d in line) + "|" for line in density]
+
+
+def _shade(density: float) -> str:
+    return SHADES[0] if density == 0 else SHADES[1 + min(int(density * 5), 4)]
+
+
+def _numbers(s: Structure) -> str:
+    rows, _ = _outer(s)
+    size = _outer_shape(s)
+    cells = size[0] * size[1]
+    lengths = pointers(rows.long(), size[0]).diff()
+    empty, longest = int((lengths == 0).sum()), int(lengths.max()) if size[0] else 0
+    unit = "rows of blocks" if s.blocked else "rows"
+    fill = 100 * rows.shape[0] / cells if cells else 0.0
+    return f"fill {fill:.3g} %, {empty} of {size[0]} {unit} empty, longest row {longest}"
+
+
+def _bytes(s: Structure, values: Tensor | None) -> list[str]:
+    lines = []
+    for depth, level in enumerate(s.layout.levels):
+        held = [(name, _size(getattr(s, name))) for name in level.arrays(depth == 0)]
+        told = ", ".join(f"{name} {size} B" for name, size in held) or "0 B"
+        lines.append(f"  {level}: {told}")
+    order = f", order {_size(s.perm)} B" if s.perm is not None else ""
+    return [*lines, f"  values: {_size(values)} B{order}"]
+
+
+def _outer(s: Structure) -> tuple[Tensor, Tensor]:
+    """Coordinates of entries, or of blocks."""
+    if not s.blocked:
+        return coordinates(s)
+    assert s.indices is not None
+    return s.parents(), s.indices
+
+
+def _outer_shape(s: Structure) -> tuple[int, int]:
+    return ceil_div(s.shape[0], s.block[0]), ceil_div(s.shape[1], s.block[1])
+
+
+def _size(array: Tensor | None) -> int:
+    return 0 if array is None else array.numel() * array.element_size()

@@ -1,0 +1,148 @@
+"""Torch sparse tensors and SciPy matrices, in and out.
+
+Owns: the mapping of layouts and of leaves that require grad. In: a torch sparse tensor or a SciPy
+matrix. Out: a `Structure` over the same index memory and the values, without copying; and back.
+
+    s = structure_from_torch(A)      # A: torch CSR, CSC, COO or BSR
+    v = values_from_torch(A)         # a CSR leaf gets a CSR gradient of the same structure
+
+torch's own `values()` of a CSR leaf (and of a coalesced COO one) has that gradient. The gradient of
+a CSC or BSR leaf cannot be accumulated by torch ("do not have is_contiguous"), and `_values()` of
+an uncoalesced COO tensor is not differentiable; those raise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.formats import index
+from tilewright.formats.convert import stored
+from tilewright.formats.structure import Structure
+from tilewright.support.errors import error
+
+LAYOUTS = {
+    torch.sparse_csr: "csr",
+    torch.sparse_csc: "csc",
+    torch.sparse_coo: "coo",
+    torch.sparse_bsr: "bsr",
+}
+
+
+def is_torch_sparse(a: object) -> bool:
+    return isinstance(a, Tensor) and a.layout in LAYOUTS
+
+
+def is_scipy(a: object) -> bool:
+    return type(a).__module__.partition(".")[0] == "scipy" and hasattr(a, "tocsr")
+
+
+def structure_from_torch(a: Tensor, check: bool = True, name: str = "A") -> Structure:
+    """The structure of a torch sparse tensor, over the same memory."""
+    where = f"from_torch({name})"
+    format = LAYOUTS.get(a.layout)
+    if format is None:
+        expected = "torch.sparse_csr, sparse_csc, sparse_coo or sparse_bsr"
+        raise error("layout", where=where, name=name, got=a.layout, expected=expected)
+    if a.ndim - a.dense_dim() != 2:
+        expected = "two sparse dimensions and no batch"
+        raise error("shape", where=where, name=name, got=tuple(a.shape), expected=expected)
+    shape = (a.shape[0], a.shape[1])
+    if format == "coo":
+        return _from_coo(a, shape, check, where, name)
+    ptr, idx = ("ccol", "row") if format == "csc" else ("crow", "col")
+    names = {"indptr": f"{name}.{ptr}_indices()", "indices": f"{name}.{idx}_indices()"}
+    indptr, indices = getattr(a, f"{ptr}_indices")(), getattr(a, f"{idx}_indices")()
+    indptr, indices = index.same_dtype(indptr, indices)
+    block = _block_of(a) if format == "bsr" else (1, 1)
+    return Structure(
+        format, shape, indptr, indices, block=block, check=check, where=where, names=names
+    )
+
+
+def values_from_torch(a: Tensor, name: str = "A") -> Tensor:
+    """The values of a torch sparse tensor; gradients flow back to a leaf that can hold one."""
+    if not a.requires_grad:
+        return a._values() if a.layout == torch.sparse_coo else a.values()
+    uncoalesced = a.layout == torch.sparse_coo and not a.is_coalesced()
+    cannot_hold = a.is_leaf and a.layout in (torch.sparse_csc, torch.sparse_bsr)
+    if torch.is_grad_enabled() and (uncoalesced or cannot_hold):
+        got = "uncoalesced COO" if uncoalesced else LAYOUTS[a.layout].upper()
+        raise error("leaf-gradient", where=f"from_torch({name})", name=name, got=got)
+    return a._values() if uncoalesced else a.values()
+
+
+def to_torch(s: Structure, values: Tensor) -> Tensor:
+    """A torch tensor of the structure's own layout; values are gathered to storage order."""
+    values = stored(s, values)
+    shape = (*s.shape, *values.shape[3 if s.format == "bsr" else 1 :])
+    if s.format == "coo":
+        assert s.rows is not None and s.indices is not None
+        at = torch.stack((s.rows, s.indices))
+        return torch.sparse_coo_tensor(at, values, shape, check_invariants=False)
+    assert s.indptr is not None and s.indices is not None
+    made = next(key for key, format in LAYOUTS.items() if format == s.format)
+    return torch.sparse_compressed_tensor(
+        s.indptr, s.indices, values, shape, layout=made, check_invariants=False
+    )
+
+
+def from_scipy(a: Any, check: bool = True) -> tuple[Structure, Tensor]:
+    """Structure and values of a SciPy matrix over the same memory; other formats go through csr."""
+    where = "from_scipy(A)"
+    if not is_scipy(a):
+        raise error("not-sparse", where=where, name="A", got=type(a).__name__)
+    a = a if a.format in LAYOUTS.values() else a.tocsr()
+    shape = (int(a.shape[0]), int(a.shape[1]))
+    values = torch.from_numpy(a.data)
+    if a.format == "coo":
+        rows, cols = index.same_dtype(torch.from_numpy(a.row), torch.from_numpy(a.col))
+        names = {"rows": "A.row", "indices": "A.col"}
+        made = Structure("coo", shape, None, cols, rows=rows, check=check, where=where, names=names)
+        return made, values
+    indptr, indices = index.same_dtype(torch.from_numpy(a.indptr), torch.from_numpy(a.indices))
+    block = (int(a.blocksize[0]), int(a.blocksize[1])) if a.format == "bsr" else (1, 1)
+    names = {"indptr": "A.indptr", "indices": "A.indices"}
+    made = Structure(
+        a.format, shape, indptr, indices, block=block, check=check, where=where, names=names
+    )
+    return made, values
+
+
+def to_scipy(s: Structure, values: Tensor) -> Any:
+    """A SciPy sparse array of the structure's format, on the host and without gradient."""
+    import scipy.sparse as sp
+
+    if values.ndim > (3 if s.format == "bsr" else 1):
+        expected = "one number for each entry: SciPy has no trailing dimensions"
+        raise error(
+            "shape", where="to_scipy", name="values", got=tuple(values.shape), expected=expected
+        )
+    data = stored(s, values).detach().cpu().numpy()
+    indices = _numpy(s.indices)
+    if s.format == "coo":
+        return sp.coo_array((data, (_numpy(s.rows), indices)), shape=s.shape)
+    made = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}[s.format]
+    return made((data, indices, _numpy(s.indptr)), shape=s.shape)
+
+
+def _from_coo(a: Tensor, shape: tuple[int, int], check: bool, where: str, name: str) -> Structure:
+    at = a._indices()  # detach: a view would keep the whole index tensor as its base
+    rows, cols = index.same_dtype(at[0].detach(), at[1].detach())
+    names = {"rows": f"{name}.indices()[0]", "indices": f"{name}.indices()[1]"}
+    ordered = a.is_coalesced()
+    return Structure(
+        "coo", shape, None, cols, rows=rows, ordered=ordered, check=check, where=where, names=names
+    )
+
+
+def _block_of(a: Tensor) -> tuple[int, int]:
+    _, b0, b1 = a.values().shape[:3]
+    return int(b0), int(b1)
+
+
+def _numpy(array: Tensor | None) -> Any:
+    assert array is not None
+    return array.cpu().numpy()

@@ -1,0 +1,233 @@
+"""`SparseTensor`: a structure and its values.
+
+Owns: the object that users hold. In: torch sparse tensors, SciPy matrices, dense tensors,
+coordinates. Out: other formats, values, pictures. Not a torch.Tensor: a registered pytree of plain
+tensors, so autograd lives in `values`, and torch.compile and torch.export see ordinary inputs (see
+`structure` on Dynamo).
+
+    A = SparseTensor.from_coo(rows, cols, values, (n, m))
+    A.to_format("csr").values is values       # True: values stay in the order you gave
+    A.with_values(torch.relu(values)).to_dense()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.formats import convert, draw, index, interop
+from tilewright.formats.check import check_index_dtype, check_values
+from tilewright.formats.structure import Structure
+from tilewright.support.errors import error
+
+
+class SparseTensor:
+    """A sparse matrix: `structure`, and `values` in the source's order (None: all ones).
+
+    values: [nnz, *trailing]; [nnz, b0, b1, *trailing] for bsr. Immutable: methods give new objects.
+    """
+
+    __slots__ = ("structure", "values", "__weakref__")
+
+    def __init__(self, structure: Structure, values: Tensor | None = None) -> None:
+        self.structure = structure
+        self.values = values
+
+    @staticmethod
+    def from_torch(a: Tensor, check: bool = True) -> SparseTensor:
+        """From torch CSR, CSC, COO or BSR, without copying; a CSR leaf gets its gradient as CSR."""
+        if not isinstance(a, Tensor):
+            raise error("not-sparse", where="from_torch(A)", name="A", got=type(a).__name__)
+        structure = interop.structure_from_torch(a, check)
+        return SparseTensor(structure, interop.values_from_torch(a))
+
+    @staticmethod
+    def from_scipy(a: Any, check: bool = True) -> SparseTensor:
+        """From a SciPy sparse matrix or array, without copying."""
+        return SparseTensor(*interop.from_scipy(a, check))
+
+    @staticmethod
+    def from_dense(
+        dense: Tensor,
+        mask: Tensor | None = None,
+        format: str = "csr",
+        block: tuple[int, int] | None = None,
+    ) -> SparseTensor:
+        """From the entries of a dense matrix that `mask` keeps (default: those not zero)."""
+        if format == "bsr" and block is not None:
+            return SparseTensor(*convert.dense_to_blocks(dense, mask, block))
+        return SparseTensor(*convert.dense_to_csr(dense, mask)).to_format(format, block)
+
+    @staticmethod
+    def from_coo(
+        rows: Tensor,
+        cols: Tensor,
+        values: Tensor | None,
+        shape: tuple[int, int],
+        check: bool = True,
+    ) -> SparseTensor:
+        """From one row and one column per entry, in any order; duplicates stay separate entries."""
+        where = "from_coo(rows, cols, values, shape)"
+        return coordinate_tensor(rows, cols, values, shape, check, where, ("rows", "cols"))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.structure.shape
+
+    @property
+    def nnz(self) -> int:
+        return self.structure.nnz
+
+    @property
+    def format(self) -> str:
+        return self.structure.format
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the values; for ones the default dtype, for a block mask torch.bool."""
+        if self.values is not None:
+            return self.values.dtype
+        return torch.bool if self.format == "block_mask" else torch.get_default_dtype()
+
+    @property
+    def device(self) -> torch.device:
+        return self.structure.device
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.values is not None and self.values.requires_grad
+
+    @property
+    def T(self) -> SparseTensor:
+        """The transpose over the same values; a view but for blocks."""
+        values = self.values
+        if values is not None and self.format == "bsr":
+            values = values.transpose(1, 2)
+        return SparseTensor(self.structure.T, values)
+
+    def with_values(self, values: Tensor | None) -> SparseTensor:
+        """The same structure with other values, in the source's order."""
+        if values is not None:
+            check_values(values, self.structure, "with_values")
+        return SparseTensor(self.structure, values)
+
+    def with_entries(self, values: Tensor) -> SparseTensor:
+        """For bsr made by `to_format`: new values [entries, ...] of what it was made from."""
+        return SparseTensor(self.structure, convert.fill_blocks(self.structure, values))
+
+    def explicit_values(self) -> Tensor:
+        """The values; ones where they are None."""
+        return convert.ones(self.structure, self.dtype) if self.values is None else self.values
+
+    def stored_values(self) -> Tensor:
+        """The values in storage order, as kernels read them."""
+        return convert.stored(self.structure, self.explicit_values())
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> SparseTensor:
+        """The same structure with fn applied to the values: A.map(torch.relu)."""
+        return self.with_values(fn(self.explicit_values()))
+
+    def detach(self) -> SparseTensor:
+        return SparseTensor(self.structure, None if self.values is None else self.values.detach())
+
+    def prepare(self, transpose: bool = True) -> SparseTensor:
+        """Make what operators and gradients need of the structure now, not on the second use."""
+        self.structure.prepare(transpose)
+        return self
+
+    def to(
+        self,
+        target: torch.device | torch.dtype | str | None = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> SparseTensor:
+        """On another device, or with values of another dtype: A.to("cuda"), A.to(torch.float16)."""
+        if isinstance(target, torch.dtype):
+            dtype = target
+        elif target is not None:
+            device = target
+        structure = self.structure if device is None else self.structure.to(device)
+        values = self.values
+        if values is None and dtype not in (None, self.dtype):
+            values = self.explicit_values()
+        if values is not None:
+            values = values.to(device=structure.device, dtype=dtype or values.dtype)
+        return SparseTensor(structure, values)
+
+    def to_format(self, name: str, block: tuple[int, int] | None = None) -> SparseTensor:
+        """The same matrix in another format; values keep their order (or fill blocks)."""
+        return SparseTensor(*convert.convert(self.structure, self.values, name, block))
+
+    def to_torch(self, layout: torch.layout | None = None) -> Tensor:
+        """A torch sparse tensor: of this format, or of the layout given."""
+        if layout is None:
+            name = {"ragged": "csr", "block_mask": "bsr"}.get(self.format, self.format)
+        elif layout in interop.LAYOUTS:
+            name = interop.LAYOUTS[layout]
+        else:
+            expected = "torch.sparse_csr, sparse_csc, sparse_coo or sparse_bsr"
+            raise error(
+                "layout", where="to_torch(layout)", name="layout", got=layout, expected=expected
+            )
+        made = self.to_format(name)
+        return interop.to_torch(made.structure, made.explicit_values())
+
+    def to_scipy(self) -> Any:
+        """A SciPy sparse array on the host, of this format."""
+        name = {"ragged": "csr", "block_mask": "bsr"}.get(self.format, self.format)
+        made = self.to_format(name)
+        return interop.to_scipy(made.structure, made.explicit_values())
+
+    def to_dense(self) -> Tensor:
+        """The dense matrix [rows, cols, *trailing]; duplicates add up; differentiable."""
+        return convert.to_dense(self.structure, self.explicit_values())
+
+    def print(self) -> None:
+        """Draw the pattern; the same as print(A)."""
+        print(self)
+
+    def __str__(self) -> str:
+        return draw.describe(self.structure, self.values, repr(self))
+
+    def __repr__(self) -> str:
+        (rows, cols), s = self.shape, self.structure
+        block = f" of {s.block[0]} x {s.block[1]}" if s.blocked else ""
+        held = "ones" if self.values is None else str(self.dtype).removeprefix("torch.")
+        extra = (
+            tuple(self.values.shape[3 if s.format == "bsr" else 1 :])
+            if self.values is not None
+            else ()
+        )
+        trailing = f", trailing {extra}" if extra else ""
+        what = f"{s.format}{block}, {rows} x {cols}, nnz {s.nnz}, {held}{trailing}"
+        return f"SparseTensor({what}, {s.device})"
+
+
+def coordinate_tensor(
+    rows: Tensor,
+    cols: Tensor,
+    values: Tensor | None,
+    shape: tuple[int, int],
+    check: bool,
+    where: str,
+    called: tuple[str, str],
+) -> SparseTensor:
+    """A coo tensor; `called` are the user's names of rows and columns."""
+    for name, array in zip(called, (rows, cols), strict=True):
+        if not isinstance(array, Tensor):
+            got = type(array).__name__
+            raise error("argument", where=where, name=name, got=got, expected="a torch tensor")
+        check_index_dtype(array, where, name)
+    rows, cols = index.same_dtype(rows, cols)
+    names = {"rows": called[0], "indices": called[1]}
+    shape = (int(shape[0]), int(shape[1]))
+    structure = Structure(
+        "coo", shape, None, cols, rows=rows, check=check, where=where, names=names
+    )
+    if values is not None:
+        check_values(values, structure, where)
+    return SparseTensor(structure, values)

@@ -1,0 +1,134 @@
+"""Stage I: coordinate space. Tensors are indexed by coordinates; where entries are stored is in their axes.
+
+    program  := Program(name, tensors, scalars, body)
+    stmt     := Assign(targets, values)              targets[n][coords] = values[n]
+              | Append(list, count, where, value, over)   the values that satisfy a predicate, compacted
+    expr     := shared expressions | Reduce(monoid, over, args, part) | Stored(access) | Index
+    Index    a name of the notation: i, j, f
+    Axis     {dense, sparse} x {fixed, variable}, with a parent: where coordinates are stored
+    Tensor   a name, its logical shape, and its axes (none: plain dense)
+
+A dimension's coordinate is a sum of axis coordinates times constants (`coords`): for CSR
+((i, 1),), ((j, 1),); for blocks of B: ((I, B), (ii, 1)), ((J, B), (jj, 1)).
+
+Meaning: a reduction over an index that addresses a sparse tensor runs over that tensor's stored entries;
+over any other index, over its whole range. Nothing stored: the monoid's identity, finalised.
+
+    y[i, f] = sum(j, a[i, j] * x[j, f])
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.monoid import Monoid
+from tilewright.ir.node import Node, named, node
+
+
+@named
+class Index(Expr):
+    """An index of the notation; its size comes from the tensors it addresses."""
+
+    name: str
+    dtype: str = "i64"
+
+
+@named
+class Axis(Node):
+    """One storage axis. Variable axes have `indptr` over the parent; sparse ones have `indices`."""
+
+    name: str
+    kind: str
+    extent: str
+    length: Expr | None = None
+    parent: Axis | None = None
+    indptr: Buffer | None = None
+    indices: Buffer | None = None
+
+
+@named
+class Tensor(Node):
+    """A tensor of the program. `axes` empty: plain dense, read through `values` by its strides.
+
+    Sparse: `axes` is the path from the root to the value; `values` None means all ones;
+    `perm` maps a storage position to the position in the values' own (source) order.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    role: str = "in"
+    axes: tuple[Axis, ...] = ()
+    coords: tuple[tuple[tuple[Axis, int], ...], ...] = ()
+    values: Buffer | None = None
+    perm: Buffer | None = None
+
+    @property
+    def sparse(self) -> bool:
+        return bool(self.axes)
+
+
+@node
+class Reduce(Expr):
+    """monoid over indices of args; `part` picks one of the finalised results"""
+
+    monoid: Monoid
+    over: tuple[Index, ...]
+    args: tuple[Expr, ...]
+    part: int = 0
+
+    @property
+    def dtype(self) -> str:
+        return self.monoid.dtypes[0] if self.monoid.name not in ("argmax", "argmin") else "i64"
+
+
+@node
+class Stored(Expr):
+    """1 where the access is stored: it drives an iteration, whatever the values are"""
+
+    access: Load
+    dtype: str = "f32"
+
+
+class Stmt(Node):
+    """A statement of stage I."""
+
+    __slots__ = ()
+
+
+@node
+class Assign(Stmt):
+    """targets[n] = values[n]; several targets share their reductions"""
+
+    targets: tuple[Load, ...]
+    values: tuple[Expr, ...]
+    where: str = ""
+
+
+@node
+class Append(Stmt):
+    """for over, in order: if where: list[group..., count[group]++] = value"""
+
+    list: Tensor
+    count: Tensor
+    group: tuple[Index, ...]
+    over: tuple[Index, ...]
+    where: Expr
+    value: Expr
+
+
+@node
+class Program(Node):
+    """A stage I program."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    scalars: tuple[Var, ...]
+    body: tuple[Stmt, ...]
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors if t.role == "out")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors if t.role == "in")

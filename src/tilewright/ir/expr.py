@@ -1,0 +1,334 @@
+"""Scalar and index expressions shared by all stages.
+
+    expr := Const | Var | Load(buffer, indices) | Bin(op, a, b) | Un(op, a) | Select(c, a, b) | Cast(dtype, a)
+          | LaneReduce(op, lanes, a) | LaneScan(op, lane, a)               stage III and tile form
+    dtype := f64 f32 f16 bf16 i64 i32 b1
+
+Python operators on expressions build expressions and fold constants: `Var("i") * 1 + 0` is `i`.
+Equality (`==`) compares nodes by structure; the comparison expression is `eq(a, b)`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.ir.node import Node, named, node
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+INTS = ("i64", "i32")
+_RANK = {"b1": 0, "i32": 1, "i64": 2, "bf16": 3, "f16": 4, "f32": 5, "f64": 6}
+
+COMPARE = ("==", "!=", "<", "<=", ">", ">=")
+LOGIC = ("&", "|")
+ARITH = ("+", "-", "*", "/", "//", "%", "min", "max")
+UNARY = (
+    *("neg", "not", "abs", "exp", "exp2", "log", "log2", "sqrt"),
+    *("relu", "sigmoid", "tanh", "erf", "floor", "sign"),
+)
+
+
+class Expr(Node):
+    """A value."""
+
+    __slots__ = ()
+
+    def __add__(self, o: Any) -> Expr:
+        return binary("+", self, o)
+
+    def __radd__(self, o: Any) -> Expr:
+        return binary("+", o, self)
+
+    def __sub__(self, o: Any) -> Expr:
+        return binary("-", self, o)
+
+    def __rsub__(self, o: Any) -> Expr:
+        return binary("-", o, self)
+
+    def __mul__(self, o: Any) -> Expr:
+        return binary("*", self, o)
+
+    def __rmul__(self, o: Any) -> Expr:
+        return binary("*", o, self)
+
+    def __truediv__(self, o: Any) -> Expr:
+        return binary("/", self, o)
+
+    def __rtruediv__(self, o: Any) -> Expr:
+        return binary("/", o, self)
+
+    def __floordiv__(self, o: Any) -> Expr:
+        return binary("//", self, o)
+
+    def __mod__(self, o: Any) -> Expr:
+        return binary("%", self, o)
+
+    def __lt__(self, o: Any) -> Expr:
+        return binary("<", self, o)
+
+    def __le__(self, o: Any) -> Expr:
+        return binary("<=", self, o)
+
+    def __gt__(self, o: Any) -> Expr:
+        return binary(">", self, o)
+
+    def __ge__(self, o: Any) -> Expr:
+        return binary(">=", self, o)
+
+    def __and__(self, o: Any) -> Expr:
+        return binary("&", self, o)
+
+    def __or__(self, o: Any) -> Expr:
+        return binary("|", self, o)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self} has no truth value while a program is traced; use tw.where")
+
+
+@node
+class Const(Expr):
+    """A number."""
+
+    value: float | int | bool
+    dtype: str
+
+
+@named
+class Var(Expr):
+    """A variable: loop, lane, on-chip value or size. Compared by identity."""
+
+    name: str
+    dtype: str = "i64"
+
+
+@named
+class Buffer(Node):
+    """Memory: `shape` in elements; `strides` None = row major. role: in, out, index, plan, work."""
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    role: str = "in"
+    strides: tuple[Expr, ...] | None = None
+
+
+@node
+class Load(Expr):
+    """buffer[indices]"""
+
+    buffer: Any
+    indices: tuple[Expr, ...]
+
+
+@node
+class Bin(Expr):
+    """a op b"""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@node
+class Un(Expr):
+    """op(a)"""
+
+    op: str
+    a: Expr
+
+
+@node
+class Select(Expr):
+    """a if cond else b"""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+
+@node
+class Cast(Expr):
+    """a as dtype"""
+
+    dtype: str
+    a: Expr
+
+
+@node
+class LaneReduce(Expr):
+    """op over lanes: sum, max, min, prod, any, all"""
+
+    op: str
+    lanes: tuple[Var, ...]
+    a: Expr
+
+
+@node
+class LaneScan(Expr):
+    """inclusive op scan along one lane"""
+
+    op: str
+    lane: Var
+    a: Expr
+
+
+def const(value: Any, dtype: str | None = None) -> Expr:
+    """A Python number as an expression; expressions pass through."""
+    if isinstance(value, Expr):
+        return value
+    if dtype is None:
+        dtype = "b1" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f32"
+    return Const(value, dtype)
+
+
+def promote(a: str, b: str) -> str:
+    """The common dtype of two; 16-bit floats of different kinds meet in f32."""
+    if a != b and {a, b} == {"f16", "bf16"}:
+        return "f32"
+    return a if _RANK[a] >= _RANK[b] else b
+
+
+def dtype_of(e: Any) -> str:
+    """The dtype of an expression."""
+    match e:
+        case Const(_, d) | Cast(d, _):
+            return d
+        case Load(buffer, _):
+            return buffer.dtype
+        case Bin(op, a, b):
+            return "b1" if op in COMPARE else _arith(op, a, b)
+        case Un("not", _):
+            return "b1"
+        case Un(_, a) | LaneReduce(_, _, a) | LaneScan(_, _, a):
+            return dtype_of(a)
+        case Select(_, a, b):
+            return _arith("select", a, b)
+    return str(e.dtype)
+
+
+def _arith(op: str, a: Expr, b: Expr) -> str:
+    """Literals take the other side's dtype, as in Python."""
+    da, db = dtype_of(a), dtype_of(b)
+    if isinstance(a, Const) and not isinstance(b, Const) and _weak(da, db):
+        return db
+    if isinstance(b, Const) and not isinstance(a, Const) and _weak(db, da):
+        return da
+    d = promote(da, db)
+    return "f32" if op == "/" and d in (*INTS, "b1") else d
+
+
+def _weak(literal: str, other: str) -> bool:
+    return other in FLOATS or (literal in INTS and other in INTS)
+
+
+_FOLD = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b if b else math.nan,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "&": lambda a, b: a and b,
+    "|": lambda a, b: a or b,
+}
+
+
+def binary(op: str, a: Any, b: Any) -> Expr:
+    """a op b, with constants folded and neutral elements dropped."""
+    a, b = const(a), const(b)
+    if isinstance(a, Const) and isinstance(b, Const) and not (op in "//%" and b.value == 0):
+        d = "b1" if op in COMPARE else _arith(op, a, b)
+        return Const(_FOLD[op](a.value, b.value), d)
+    for rule in (_neutral_right, _neutral_left):
+        made = rule(op, a, b)
+        if made is not None:
+            return made
+    return Bin(op, a, b)
+
+
+def _keeps(e: Expr, literal: Const) -> bool:
+    return _weak(literal.dtype, dtype_of(e)) or dtype_of(e) == literal.dtype
+
+
+def _neutral_right(op: str, a: Expr, b: Expr) -> Expr | None:
+    """x + 0, x * 1, x // 1, x & true -> x;  int x * 0 -> 0"""
+    if not isinstance(b, Const):
+        return None
+    if (op in "+-" and b.value == 0 or op in ("*", "//", "/") and b.value == 1) and _keeps(a, b):
+        integral = op == "/" and dtype_of(a) not in FLOATS
+        return None if integral else a
+    if op == "*" and b.value == 0 and dtype_of(a) in INTS:
+        return Const(0, dtype_of(a))
+    if op == "%" and b.value == 1:
+        return Const(0, dtype_of(a))
+    if op == "&" and b.dtype == "b1":
+        return a if b.value else b
+    return None
+
+
+def _neutral_left(op: str, a: Expr, b: Expr) -> Expr | None:
+    if isinstance(a, Const) and op in ("+", "*", "&"):
+        return _neutral_right(op, b, a)
+    return None
+
+
+def unary(op: str, a: Any) -> Expr:
+    a = const(a)
+    if isinstance(a, Const) and op == "neg":
+        return Const(-a.value, a.dtype)
+    return Un(op, a)
+
+
+def eq(a: Any, b: Any) -> Expr:
+    return binary("==", a, b)
+
+
+def ne(a: Any, b: Any) -> Expr:
+    return binary("!=", a, b)
+
+
+def minimum(a: Any, b: Any) -> Expr:
+    return binary("min", a, b)
+
+
+def maximum(a: Any, b: Any) -> Expr:
+    return binary("max", a, b)
+
+
+def select(cond: Any, a: Any, b: Any) -> Expr:
+    cond = const(cond)
+    if isinstance(cond, Const):
+        return const(a) if cond.value else const(b)
+    return Select(cond, const(a), const(b))
+
+
+def cast(dtype: str, a: Any) -> Expr:
+    a = const(a)
+    if isinstance(a, Const):
+        value = float(a.value) if dtype in FLOATS else int(a.value) if dtype in INTS else a.value
+        return Const(value, dtype)
+    return a if dtype_of(a) == dtype else Cast(dtype, a)
+
+
+def all_of(conds: Any) -> Expr:
+    """The conjunction of conditions; true when there is none."""
+    out: Expr = Const(True, "b1")
+    for c in conds:
+        out = binary("&", out, c)
+    return out
+
+
+def compute_dtype(dtype: str) -> str:
+    """16-bit floats are computed in f32; everything else as it is."""
+    return "f32" if dtype in ("f16", "bf16") else dtype

@@ -1,0 +1,54 @@
+"""Stage III: loops over flat buffers, each loop with a kind. All schedule primitives work here.
+
+    program := Program(name, buffers, sizes, scalars, body, divisors)
+    stmt    := Loop(var, lo, hi, kind, body) | statements of ir/stmt.py
+    kind    := grid    independent programs (Triton program ids, OpenMP threads)
+             | lane    a named dimension of on-chip values: its variable is the whole range at once
+             | serial  one after the other
+             | unroll  serial, constant extent, copied out
+    expr    := shared expressions; loads have one flat index; LaneReduce, LaneScan
+
+Values are arrays over the lanes they depend on; statements act on all lanes at once. A state has the lanes
+that its arguments depend on, less those opened (or opened again) after its Init: they are folded away.
+`divisors` are facts about sizes (the width class): {n_f: 16} lets a split by 16 drop its guard.
+
+    grid i in 0:n_i
+      lane f in 0:32
+        init acc: sum
+        serial p in a_indptr[i]:a_indptr[i + 1]
+          fold acc: sum(a[p] * x[a_indices[p] * n_f + f])
+        store y[i * n_f + f] = acc
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Buffer, Expr, Var
+from tilewright.ir.node import Node, node
+from tilewright.ir.stmt import Stmt
+
+KINDS = ("grid", "lane", "serial", "unroll")
+
+
+@node
+class Loop(Stmt):
+    """kind var in lo:hi"""
+
+    var: Var
+    lo: Expr
+    hi: Expr
+    kind: str
+    body: tuple[Stmt, ...]
+
+
+@node
+class Program(Node):
+    """A stage III program."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[Var, ...]
+    scalars: tuple[Var, ...]
+    body: tuple[Stmt, ...]
+    divisors: tuple[tuple[Var, int], ...] = ()
+    order: tuple[str, ...] = ()
+    swizzle: int = 0

@@ -1,0 +1,259 @@
+"""Stage I, interpreted: this is what a program means.
+
+In: a program, arrays by buffer name, sizes and scalars by name. Out: the outputs by buffer name.
+An index takes its whole range, except where it addresses a sparse tensor: a reduction over it runs over the
+stored entries of the first such access (its driver), whatever the storage order; the indices of a target
+run over the stored entries of the target, or of a sparse access that stands outside every reduction.
+Duplicates are separate entries. Any other sparse access is looked up: absent means 0, duplicates add up.
+Entries outside the tensor's shape (padding, blocks that stick out) are not entries.
+
+    run_coord(spmm, {"a_indptr": ..., "a_indices": ..., "a": ..., "x": ...}, {"n_i": 3, ...})["y"]
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir import coord
+from tilewright.ir.coord import Axis, Index, Reduce, Tensor
+from tilewright.ir.expr import Buffer, Cast, Expr, Load, Var, compute_dtype, dtype_of
+from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
+from tilewright.ir.interp.memory import Memory
+from tilewright.ir.monoid import Monoid, apply
+from tilewright.ir.node import Node, is_named, parts, transform, walk
+
+
+def run_coord(
+    program: coord.Program,
+    arrays: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    scalars: Mapping[str, float] | None = None,
+    zeroed: Collection[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """The outputs. Elements that no statement writes are 0, unless `zeroed` names those that may be."""
+    memory = Memory(buffers_of(program), arrays, sizes, zeroed)
+    with np.errstate(all="ignore"):
+        _Run(program, memory, dict(scalars or {})).program()
+    return memory.outputs()
+
+
+def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
+    axes = [b for t in p.tensors for ax in t.axes for b in (ax.indptr, ax.indices)]
+    values = [b for t in p.tensors for b in (t.perm, t.values)]
+    return tuple(dict.fromkeys(b for b in (*axes, *values) if b is not None))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stored entry: its coordinates and its place among the values."""
+
+    coords: tuple[int, ...]
+    place: tuple[int, ...]
+
+
+class _Run(Maker):
+    def __init__(self, p: coord.Program, memory: Memory, scalars: dict[str, float]) -> None:
+        super().__init__()
+        self.p, self.memory = p, memory
+        self.start: Env = {v: convert(scalars[v.name], v.dtype) for v in p.scalars}
+        self.sizes = self.index_sizes()
+        self.stored: dict[tuple[Any, ...], dict[tuple[int, ...], list[Entry]]] = {}
+
+    def index_sizes(self) -> dict[Index, int]:
+        found = [n for n in walk(self.p.body) if isinstance(n, Load)]
+        found += [_list_access(s) for s in self.p.body if isinstance(s, coord.Append)]
+        pairs = (z for a in found for z in zip(a.indices, a.buffer.shape, strict=False))
+        return {ix: evaluate(n, self.memory.sizes) for ix, n in pairs if isinstance(ix, Index)}
+
+    def program(self) -> None:
+        for s in self.p.body:
+            self.append(s) if isinstance(s, coord.Append) else self.assign(s)
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def assign(self, s: Any) -> None:
+        values = [transform(e, _widen) for e in s.values]
+        named = (n for n in walk(tuple(t.indices for t in s.targets)) if isinstance(n, Index))
+        spatial = tuple(dict.fromkeys(named))
+        lead = next(self.leads((*s.targets, *values), spatial), None)
+        for env in self.over(spatial, self.start, lead):
+            for target, e in zip(s.targets, values, strict=True):
+                self.store(target, self.value(e, env), env, s)
+
+    def append(self, s: coord.Append) -> None:
+        where, value = transform(s.where, _widen), transform(s.value, _widen)
+        for env in self.over((*s.group, *s.over), self.start, None):
+            if self.value(where, env):
+                group = self.index(s.group, env)
+                here = group if group else (0,) * len(s.count.shape)
+                n = int(self.element(s.count, here, s))
+                self.write(s.list, (*group, n), self.value(value, env), s)
+                self.write(s.count, here, n + 1, s)
+
+    def store(self, a: Load, value: Value, env: Env, where: Any) -> None:
+        if a.buffer.sparse:
+            self.write(a.buffer, env[a.buffer.axes, a.indices].place, value, where)
+        else:
+            self.write(a.buffer, self.index(a.indices, env), value, where)
+
+    def write(self, t: Tensor, index: tuple[int, ...], value: Value, where: Any) -> None:
+        assert t.values is not None
+        at = self.memory.at(t.values, index, where)
+        self.memory.data[t.values][at] = convert(value, t.values.dtype)
+
+    # --- iteration --------------------------------------------------------------------------------
+
+    def leads(self, exprs: Any, over: tuple[Index, ...]) -> Iterator[Load]:
+        """Sparse accesses outside inner reductions that bind one of these indices."""
+        for e in exprs:
+            if isinstance(e, Load) and isinstance(e.buffer, Tensor) and e.buffer.sparse:
+                if all(isinstance(ix, Index) for ix in e.indices) and set(over) & set(e.indices):
+                    yield e
+            elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce):
+                yield from self.leads(parts(e), over)
+
+    def over(self, todo: tuple[Index, ...], env: Env, lead: Load | None) -> Iterator[Env]:
+        """An environment for each combination of indices."""
+        if not todo:
+            yield env
+        elif lead is not None and todo[0] in lead.indices:
+            rest = tuple(ix for ix in todo if ix not in lead.indices)
+            for inner in self.entries(lead, env):
+                yield from self.over(rest, inner, None)
+        else:
+            for n in range(self.sizes[todo[0]]):
+                yield from self.over(todo[1:], {**env, todo[0]: np.int64(n)}, lead)
+
+    def entries(self, lead: Load, env: Env) -> Iterator[Env]:
+        """The entries that agree with the coordinates fixed so far."""
+        fixed = tuple(n for n, ix in enumerate(lead.indices) if ix in env)
+        at = tuple(int(env[lead.indices[n]]) for n in fixed)
+        for entry in self.matching(lead.buffer, fixed, at):
+            inner = {**env, (lead.buffer.axes, lead.indices): entry}
+            for ix, c in zip(lead.indices, entry.coords, strict=True):
+                if int(inner.setdefault(ix, np.int64(c))) != c:
+                    break
+            else:
+                yield inner
+
+    def matching(self, t: Tensor, dims: tuple[int, ...], at: tuple[int, ...]) -> list[Entry]:
+        key = (t.axes, t.coords, t.shape, dims)
+        if key not in self.stored:
+            table = defaultdict(list)
+            for entry in self.tree(t, 0, {}, {}):
+                table[tuple(entry.coords[d] for d in dims)].append(entry)
+            self.stored[key] = table
+        return self.stored[key].get(at, [])
+
+    def tree(
+        self, t: Tensor, depth: int, pos: dict[Axis, int], crd: dict[Axis, int]
+    ) -> Iterator[Entry]:
+        """All entries in storage order, from the root down."""
+        if depth < len(t.axes):
+            ax = t.axes[depth]
+            for p, c in self.axis(ax, 0 if ax.parent is None else pos[ax.parent]):
+                yield from self.tree(t, depth + 1, {**pos, ax: p}, {**crd, ax: c})
+            return
+        coords = tuple(sum(crd[ax] * scale for ax, scale in dim) for dim in t.coords)
+        limits = (evaluate(n, self.memory.sizes) for n in t.shape)
+        if all(0 <= c < n for c, n in zip(coords, limits, strict=True)):
+            yield Entry(coords, self.place(t, pos, crd))
+
+    def axis(self, ax: Axis, parent: int) -> Iterator[tuple[int, int]]:
+        """(position, coordinate) of what an axis holds under one parent."""
+        if ax.extent == "variable":
+            assert ax.indptr is not None
+            ends = self.memory.data[ax.indptr]
+            lo, hi = int(ends[parent]), int(ends[parent + 1])
+        else:
+            assert ax.length is not None
+            n = evaluate(ax.length, self.memory.sizes)
+            lo, hi = parent * n, (parent + 1) * n
+        for p in range(lo, hi):
+            yield p, p - lo if ax.indices is None else int(self.memory.data[ax.indices][p])
+
+    def place(self, t: Tensor, pos: dict[Axis, int], crd: dict[Axis, int]) -> tuple[int, ...]:
+        """The index of the values: position on the last stored axis, then the dense axes inside it."""
+        held = [n for n, ax in enumerate(t.axes) if ax.kind == "sparse" or ax.extent == "variable"]
+        first = pos[t.axes[held[-1]]]
+        if t.perm is not None:
+            first = int(self.memory.data[t.perm][first])
+        return (first, *(crd[ax] for ax in t.axes[held[-1] + 1 :]))
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def special(self, e: Expr) -> Fn:
+        if isinstance(e, Load):
+            return lambda env: self.read(e.buffer, e, env)
+        if isinstance(e, Reduce):
+            return self.reduction(e)
+        return super().special(e)
+
+    def index(self, indices: tuple[Expr, ...], env: Env) -> tuple[int, ...]:
+        return tuple(int(self.value(ix, env)) for ix in indices)
+
+    def read(self, t: Tensor, a: Load, env: Env) -> Value:
+        if not t.sparse:
+            return self.element(t, self.index(a.indices, env), a)
+        entry = env.get((t.axes, a.indices))
+        if entry is not None:
+            return self.element(t, entry.place, a)
+        total = NUMPY[t.dtype](0)
+        for found in self.matching(t, tuple(range(len(a.indices))), self.index(a.indices, env)):
+            total = total + self.element(t, found.place, a)
+        return total
+
+    def element(self, t: Tensor, index: tuple[int, ...], where: Any) -> Value:
+        if t.values is None:
+            return NUMPY[t.dtype](1)
+        return self.memory.data[t.values][self.memory.at(t.values, index, where)]
+
+    def reduction(self, e: Reduce) -> Fn:
+        """identity; state = combine(state, lift(args)) for each entry, in order; finalise"""
+        m, lead = e.monoid, next(self.leads(e.args, e.over), None)
+        state = tuple(Var(n, d) for n, d in zip(m.state, m.dtypes, strict=True))
+        given = tuple(Var(f"arg{n}", dtype_of(a)) for n, a in enumerate(e.args))
+        step, last = _combined(m, state, given), apply(m.finalise, state)
+
+        def run(env: Env) -> Value:
+            outer = _without(env, e.over)
+            now: Env = {
+                v: convert(c.value, v.dtype) for v, c in zip(state, m.identity, strict=True)
+            }
+            for inner in self.over(e.over, outer, lead):
+                now.update((v, self.value(a, inner)) for v, a in zip(given, e.args, strict=True))
+                new = [self.value(f, now) for f in step]
+                now.update((v, convert(x, v.dtype)) for v, x in zip(state, new, strict=True))
+            return self.value(last[e.part], now)
+
+        return run
+
+
+def _combined(m: Monoid, state: tuple[Var, ...], given: tuple[Var, ...]) -> tuple[Expr, ...]:
+    return apply(m.combine, (*state, *apply(m.lift, given)))
+
+
+def _without(env: Env, over: tuple[Index, ...]) -> Env:
+    """The environment outside a reduction: its indices, and entries found by them, are not bound yet."""
+    hidden = set(over)
+    return {
+        k: v
+        for k, v in env.items()
+        if not (hidden & set(k[1]) if isinstance(k, tuple) else k in hidden)
+    }
+
+
+def _list_access(s: coord.Append) -> Load:
+    return Load(s.list, s.group)
+
+
+def _widen(n: Any) -> Expr | None:
+    """x[...] of 16 bits -> f32(x[...])"""
+    if isinstance(n, Load) and isinstance(n.buffer, Tensor) and n.buffer.dtype in ("f16", "bf16"):
+        return Cast(compute_dtype(n.buffer.dtype), n)
+    return None

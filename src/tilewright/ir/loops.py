@@ -1,0 +1,52 @@
+"""Stage II: position space. Coordinates have become positions; bounds, lookups and inits are explicit.
+
+    program := Program(name, buffers, sizes, scalars, body)
+    stmt    := For(var, lo, hi, body) | statements of ir/stmt.py
+    expr    := shared expressions, loads by position (one index for each dimension of the buffer)
+             | Lookup(buffer, lo, hi, key)    position of key in a sorted range, or -1
+
+    for i in 0:n_i
+      for p in a_indptr[i]:a_indptr[i + 1]
+        let j = a_indices[p]
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Buffer, Expr, Var
+from tilewright.ir.node import Node, node
+from tilewright.ir.stmt import Stmt
+
+
+@node
+class For(Stmt):
+    """for var in lo:hi"""
+
+    var: Var
+    lo: Expr
+    hi: Expr
+    body: tuple[Stmt, ...]
+
+
+@node
+class Lookup(Expr):
+    """The position of key in buffer[lo:hi] (sorted), or -1 when it is not there."""
+
+    buffer: Buffer
+    lo: Expr
+    hi: Expr
+    key: Expr
+
+    @property
+    def dtype(self) -> str:
+        return "i64"
+
+
+@node
+class Program(Node):
+    """A stage II program."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[Var, ...]
+    scalars: tuple[Var, ...]
+    body: tuple[Stmt, ...]

@@ -1,0 +1,211 @@
+"""Tile form: what Triton can say. Every shape, mask, pad and dot is decided here, before any text.
+
+    program := Program(name, buffers, sizes, scalars, dims, types, grid, body)
+    dims    := named tile dimensions with power-of-two sizes; a tile's dims follow one canonical order
+    stmt    := Set(var, value) | For(var, lo, hi, body) | Unroll(var, count, body) | If(cond, then, orelse)
+             | Store(buffer, offsets, value, mask) | Arrive(var, buffer, offset) | Barrier()
+    expr    := Const | Var | Bin | Un | Select | Cast (operands broadcast by Expand)
+             | ProgramId() | Arange(dim) | Full(value, dtype, dims) | Expand(a, have, want)
+             | Load(buffer, offsets, mask, fill, fresh) | Dot(a, b, acc) | Trans(a) | Reduce(op, a, axis) | Scan(op, a, axis)
+
+A variable set before a For and set again inside it is carried by the loop. `offsets` are added to the
+pointer one after the other, so that an address stays (base + row part) + column part.
+
+    acc = acc + v[:, None] * load(x + c[:, None] * n_f + f[None, :])
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Buffer, Const, Expr, Var, dtype_of
+from tilewright.ir.node import Node, node
+
+
+@node
+class ProgramId(Expr):
+    """The flat program number."""
+
+    dtype: str = "i32"
+
+
+@node
+class Arange(Expr):
+    """0, 1, ... along one dim"""
+
+    dim: str
+    dtype: str = "i32"
+
+
+@node
+class Full(Expr):
+    """A tile of one value."""
+
+    value: Const
+    dtype: str
+    dims: tuple[str, ...]
+
+
+@node
+class Expand(Expr):
+    """a, whose dims are `have`, with size-1 dims inserted to line up with `want`"""
+
+    a: Expr
+    have: tuple[str, ...]
+    want: tuple[str, ...]
+
+    @property
+    def dtype(self) -> str:
+        return dtype_of(self.a)
+
+
+@node
+class Load(Expr):
+    """buffer[sum of offsets] where mask, else fill; fresh: past the first-level cache"""
+
+    buffer: Buffer
+    offsets: tuple[Expr, ...]
+    mask: Expr | None
+    fill: Const
+    fresh: bool = False
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+
+@node
+class Dot(Expr):
+    """acc + a @ b; a: [m, k], b: [k, n]"""
+
+    a: Expr
+    b: Expr
+    acc: Expr | None
+    dtype: str
+
+
+@node
+class Trans(Expr):
+    """The transpose of a matrix."""
+
+    a: Expr
+
+    @property
+    def dtype(self) -> str:
+        return dtype_of(self.a)
+
+
+@node
+class Reduce(Expr):
+    """op along one axis of a tile"""
+
+    op: str
+    a: Expr
+    axis: int
+
+    @property
+    def dtype(self) -> str:
+        return dtype_of(self.a)
+
+
+@node
+class Scan(Expr):
+    """inclusive scan along one axis"""
+
+    op: str
+    a: Expr
+    axis: int
+
+    @property
+    def dtype(self) -> str:
+        return dtype_of(self.a)
+
+
+class Stmt(Node):
+    """A statement of tile form."""
+
+    __slots__ = ()
+
+
+@node
+class Set(Stmt):
+    """var = value"""
+
+    var: Var
+    value: Expr
+
+
+@node
+class For(Stmt):
+    """for var in lo:hi:step"""
+
+    var: Var
+    lo: Expr
+    hi: Expr
+    body: tuple[Stmt, ...]
+    step: int = 1
+
+
+@node
+class Unroll(Stmt):
+    """for var in 0:count, copied out"""
+
+    var: Var
+    count: int
+    body: tuple[Stmt, ...]
+
+
+@node
+class If(Stmt):
+    """if cond: then, else: orelse"""
+
+    cond: Expr
+    then: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+
+
+@node
+class Store(Stmt):
+    """buffer[sum of offsets] = value where mask; fresh: past the first-level cache"""
+
+    buffer: Buffer
+    offsets: tuple[Expr, ...]
+    value: Expr
+    mask: Expr | None
+    fresh: bool = False
+
+
+@node
+class Arrive(Stmt):
+    """var = buffer[offset]; buffer[offset] += 1, released and acquired across programs"""
+
+    var: Var
+    buffer: Buffer
+    offset: Expr
+
+
+@node
+class FetchAdd(Stmt):
+    """var = buffer[offset]; buffer[offset] += value"""
+
+    var: Var
+    buffer: Buffer
+    offset: Expr
+    value: Expr
+
+
+@node
+class Barrier(Stmt):
+    """All threads of the program have come this far."""
+
+
+@node
+class Program(Node):
+    """A program in tile form. `grid` is the number of programs, over sizes."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[Var, ...]
+    scalars: tuple[Var, ...]
+    dims: tuple[tuple[str, int], ...]
+    types: tuple[tuple[Var, tuple[str, ...]], ...]
+    grid: Expr
+    body: tuple[Stmt, ...]

@@ -1,0 +1,1 @@
+"""Axes, index notation, programs: Python functions become stage I over references."""

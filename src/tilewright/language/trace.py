@@ -1,0 +1,219 @@
+"""Index notation by operator overloading: a Python function is traced once, to stage I over references.
+
+In: a function whose parameters are tensors (or scalars); assigned ones are outputs. Out: `Traced`.
+
+    def relu_max(a, x, y):
+        i, j, f = axes("i j f")
+        y[i, f] = max_(j, a[i, j] * relu(x[j, f]))
+    trace(relu_max)     # Traced(name="relu_max", inputs=("a", "x"), outputs=("y",), body=...)
+
+Nothing here knows formats, dtypes or sizes: `formats.bind` adds them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.ir.coord import Append, Assign, Index, Reduce, Stmt
+from tilewright.ir.expr import Expr, Load, Var, const
+from tilewright.ir.monoid import Monoid, monoids
+from tilewright.ir.node import Node, named, walk
+from tilewright.support.errors import error
+
+
+@named
+class Ref(Node):
+    """A parameter of a traced function, before its format is known; a float until bound."""
+
+    name: str
+    dtype: str = "f32"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A program over references.
+
+    sized: the shape of outputs that indices alone do not tell. unique: index lists that name nothing twice.
+    wide: outputs keep the accumulator's dtype (intermediates).
+    """
+
+    name: str
+    params: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalars: tuple[Var, ...]
+    refs: tuple[Ref, ...]
+    body: tuple[Stmt, ...]
+    sized: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    unique: tuple[str, ...] = ()
+    wide: bool = False
+
+    def ref(self, name: str) -> Ref:
+        return next(r for r in self.refs if r.name == name)
+
+    def __str__(self) -> str:
+        lines = [f"program {self.name}({', '.join(self.params)})"]
+        return "\n".join(lines + [f"  {s}" for s in self.body])
+
+
+@dataclass
+class _Trace:
+    body: list[Stmt] = field(default_factory=list)
+    assigned: dict[str, None] = field(default_factory=dict)
+    sized: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    unique: list[str] = field(default_factory=list)
+
+
+class Param:
+    """What a traced function sees: `x[j, f]` reads, `y[i, f] = ...` writes; indices that the target lacks are summed."""
+
+    def __init__(self, ref: Ref, trace: _Trace) -> None:
+        self._ref, self._trace = ref, trace
+
+    def __getitem__(self, at: Any) -> Load:
+        return Load(self._ref, tuple(const(e) for e in (at if isinstance(at, tuple) else (at,))))
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        target = self[at]
+        self._trace.assigned.setdefault(self._ref.name)
+        self._trace.body.append(Assign((target,), (const(value),)))
+
+    def dim(self, n: int) -> tuple[str, int]:
+        """The size of a dimension, for `sized`."""
+        return (self._ref.name, n)
+
+    def sized(self, *dims: tuple[str, int]) -> None:
+        """The shape of an output that is written through an index array."""
+        self._trace.sized[self._ref.name] = dims
+
+    def unique(self) -> None:
+        """A promise: this index list names nothing twice, so that what is written through it has one writer."""
+        self._trace.unique.append(self._ref.name)
+
+
+def assign(targets: Sequence[Load], values: Sequence[Expr], trace: _Trace) -> None:
+    for t in targets:
+        trace.assigned.setdefault(t.buffer.name)
+    trace.body.append(Assign(tuple(targets), tuple(values)))
+
+
+def outputs(*targets: Load, value: Any) -> None:
+    """Several outputs of one reduction: outputs(o[i, d], lse[i], value=softmax_sum(j, s, v))"""
+    trace = _CURRENT[-1]
+    over = value.parts(len(targets)) if isinstance(value, Parts) else value
+    assign(targets, over, trace)
+
+
+_CURRENT: list[_Trace] = []
+
+
+class Parts:
+    """A reduction with several results; as an expression it is the first."""
+
+    def __init__(self, monoid: Monoid, over: tuple[Index, ...], args: tuple[Expr, ...]) -> None:
+        self.monoid, self.over, self.args = monoid, over, args
+
+    def parts(self, n: int) -> list[Expr]:
+        return [Reduce(self.monoid, self.over, self.args, k) for k in range(n)]
+
+
+def append(into: Param, count: Param, value: Any, *, where: Any, over: Any, group: Any = ()) -> None:
+    """append(list, count, value, where=predicate, over=axes): a compacted list of what satisfies it"""
+    trace = _CURRENT[-1]
+    for p in (into, count):
+        trace.assigned.setdefault(p._ref.name)
+    made = Append(into._ref, count._ref, _indices(group), _indices(over), const(where), const(value))
+    trace.body.append(made)
+
+
+def axes(names: str) -> tuple[Index, ...]:
+    """i, j = axes("i j")"""
+    return tuple(Index(n) for n in names.replace(",", " ").split())
+
+
+def _indices(over: Any) -> tuple[Index, ...]:
+    return tuple(over) if isinstance(over, tuple | list) else (over,)
+
+
+def reduce(name: str, over: Any, *args: Any) -> Expr:
+    """The reduction of a built-in monoid, by name."""
+    return Reduce(monoids("f32")[name], _indices(over), tuple(const(a) for a in args))
+
+
+def reduce_with(monoid: Monoid, over: Any, *args: Any) -> Expr:
+    return Reduce(monoid, _indices(over), tuple(const(a) for a in args))
+
+
+def both(name: str, over: Any, *args: Any) -> Parts:
+    """A reduction whose several results are assigned by `outputs`."""
+    return Parts(monoids("f32")[name], _indices(over), tuple(const(a) for a in args))
+
+
+def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
+    """Run the function once on references."""
+    params = tuple(inspect.signature(fn).parameters)
+    made = _Trace()
+    refs = {n: Ref(n) for n in params if n not in scalars}
+    given = {n: Var(n, "f32") if n in scalars else Param(refs[n], made) for n in params}
+    _CURRENT.append(made)
+    try:
+        fn(**given)
+    finally:
+        _CURRENT.pop()
+    outs = tuple(made.assigned)
+    _check(fn.__name__, params, outs, made.body)
+    inputs = tuple(n for n in params if n in refs and n not in outs)
+    return Traced(
+        fn.__name__,
+        params,
+        inputs,
+        tuple(n for n in params if n in outs),
+        tuple(v for v in given.values() if isinstance(v, Var)),
+        tuple(refs.values()),
+        tuple(_sum_leftover(s) for s in made.body),
+        tuple(made.sized.items()),
+        tuple(made.unique),
+    )
+
+
+def _check(name: str, params: tuple[str, ...], outs: tuple[str, ...], body: list[Stmt]) -> None:
+    if not outs:
+        raise error("program-output", name=name, got="assigns no parameter")
+    if set(params[len(params) - len(outs) :]) != set(outs):
+        raise error(
+            "program-output", name=name, got=f"assigns {', '.join(outs)}, which are not its last ones"
+        )
+
+
+def _sum_leftover(s: Stmt) -> Stmt:
+    """y[i, f] = a[i, j] * x[j, f]  ->  y[i, f] = sum(j, a[i, j] * x[j, f])"""
+    if not isinstance(s, Assign):
+        return s
+    held = {n for t in s.targets for n in walk(t.indices) if isinstance(n, Index)}
+    values = tuple(_close(v, held) for v in s.values)
+    return Assign(s.targets, values, s.where)
+
+
+def _close(e: Expr, held: set[Index]) -> Expr:
+    left = tuple(dict.fromkeys(n for n in free_indices(e) if n not in held))
+    return Reduce(monoids("f32")["sum"], left, (e,)) if left else e
+
+
+def free_indices(e: Any) -> list[Index]:
+    """Indices that no reduction inside binds, in order of appearance."""
+    if isinstance(e, Index):
+        return [e]
+    if isinstance(e, Reduce):
+        return [n for a in e.args for n in free_indices(a) if n not in e.over]
+    if isinstance(e, Load):
+        return [n for ix in e.indices for n in free_indices(ix)]
+    out: list[Index] = []
+    if isinstance(e, Node) and not isinstance(e, Ref | Var | Monoid):
+        for name in e.__slots__:
+            v = getattr(e, name)
+            for c in v if isinstance(v, tuple) else (v,):
+                out.extend(free_indices(c))
+    return out

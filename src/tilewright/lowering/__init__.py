@@ -1,0 +1,1 @@
+"""From coordinates to positions, to flat loops, to tiles and vectors."""

@@ -1,0 +1,330 @@
+"""Expressions of stage III as tiles: broadcasts, masked loads, lane reductions, dots.
+
+`Tiled` is a tile expression with its lanes in canonical order. `Tiler` holds the code made so far.
+
+    a[p] * x[c * n_f + f]   ->   load(a + p)[:, None] * load(x + c[:, None] * n_f + f[None, :])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import tile
+from tilewright.ir.expr import (
+    FLOATS,
+    Bin,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    LaneReduce,
+    LaneScan,
+    Load,
+    Select,
+    Un,
+    Var,
+    binary,
+    cast,
+    const,
+    dtype_of,
+)
+from tilewright.ir.node import parts, rebuild, walk
+from tilewright.support.names import Names
+
+HALF = ("f16", "bf16")
+DOT_MIN = 16
+WIDE = 16
+Lanes = tuple[Var, ...]
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A tile expression and its lanes."""
+
+    e: Expr
+    lanes: Lanes
+
+
+class Tiler:
+    """Lowers expressions; statements are pushed on `out`."""
+
+    def __init__(self, dims: dict[Var, int]) -> None:
+        self.dims = dims
+        self.rank = {v: n for n, v in enumerate(dims)}
+        self.env: dict[Var, Tiled] = {}
+        self.guards: list[Var] = []
+        self.zero_under: dict[Var, set[Var]] = {}
+        self.types: dict[Var, tuple[str, ...]] = {}
+        self.names = Names()
+        self.out: list[tile.Stmt] = []
+        self.memo: dict[Expr, Tiled] = {}
+        self.repeated: set[Expr] = set()
+
+    # --- code made so far -------------------------------------------------------------------------
+
+    def push(self, s: tile.Stmt) -> None:
+        self.out.append(s)
+
+    def fresh(self, stem: str, dtype: str) -> Var:
+        return Var(self.names.fresh(stem), dtype)
+
+    def emit(self, stem: str, dtype: str, e: Expr, lanes: Lanes) -> Tiled:
+        """A new variable set to e."""
+        v = self.fresh(stem, dtype)
+        self.types[v] = tuple(x.name for x in lanes)
+        self.push(tile.Set(v, e))
+        return Tiled(v, lanes)
+
+    @contextmanager
+    def into(self) -> Iterator[list[tile.Stmt]]:
+        """Statements made inside go to a list of their own."""
+        outer, self.out = self.out, []
+        self.memo.clear()
+        try:
+            yield self.out
+        finally:
+            self.out = outer
+            self.memo.clear()
+
+    def let(self, v: Var, e: Expr) -> None:
+        """A let keeps its name; constants and other variables are used as they are."""
+        if isinstance(e, Load):
+            made = self.load(e.buffer, e.indices[0], v.name)
+            self.zero_under[v] = set(self.masking(made.lanes))
+        else:
+            made = self.value(e)
+        if not isinstance(made.e, Const | Var):
+            made = self.emit(v.name, v.dtype, made.e, made.lanes)
+        self.env[v] = made
+
+    # --- shapes -----------------------------------------------------------------------------------
+
+    def sort(self, lanes: Any) -> Lanes:
+        return tuple(sorted(set(lanes), key=lambda v: self.rank[v]))
+
+    def broadcast(self, t: Tiled, want: Lanes) -> Expr:
+        if not t.lanes or t.lanes == want:
+            return t.e
+        return tile.Expand(t.e, tuple(v.name for v in t.lanes), tuple(v.name for v in want))
+
+    def masking(self, lanes: Sequence[Var]) -> list[Var]:
+        """The guards in force whose lanes are all among these."""
+        return [g for g in self.guards if set(self.env[g].lanes) <= set(lanes)]
+
+    def mask(self, lanes: Lanes) -> Expr | None:
+        made: Expr | None = None
+        for g in self.masking(lanes):
+            m = self.broadcast(self.env[g], lanes)
+            made = m if made is None else Bin("&", made, m)
+        return made
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def shared(self, exprs: Sequence[Expr]) -> list[Tiled]:
+        """Several expressions; what occurs more than once is computed once."""
+        self.memo.clear()
+        count = Counter(n for e in exprs for n in walk(e) if isinstance(n, Bin | Un | Select | LaneReduce))
+        self.repeated = {n for n, k in count.items() if k > 1}
+        made = [self.value(e) for e in exprs]
+        self.repeated = set()
+        return made
+
+    def value(self, e: Expr) -> Tiled:
+        if e in self.memo:
+            return self.memo[e]
+        made = self.make(e)
+        if e in self.repeated and not isinstance(made.e, Var):
+            stem = e.op if isinstance(e, Un | LaneReduce) else "t"
+            made = self.emit(f"{stem}_", dtype_of(e), made.e, made.lanes)
+        self.memo[e] = made
+        return made
+
+    def make(self, e: Expr) -> Tiled:
+        match e:
+            case Const():
+                return Tiled(e, ())
+            case Var():
+                return self.env.get(e, Tiled(e, ()))
+            case Load(b, (at,)):
+                return self.load(b, at, f"{b.name}_v")
+            case Bin("+", a, LaneReduce("sum", lanes, inner)):
+                dot = self.dot(lanes, inner, a)
+                if dot is not None:
+                    return dot
+            case LaneReduce(op, lanes, inner):
+                dot = self.dot(lanes, inner, None) if op == "sum" else None
+                return dot if dot is not None else self.reduce(op, lanes, inner)
+            case LaneScan(op, lane, inner):
+                t = self.value(inner)
+                return Tiled(tile.Scan(op, t.e, t.lanes.index(lane)), t.lanes)
+        return self.pointwise(e)
+
+    def pointwise(self, e: Expr) -> Tiled:
+        """Arithmetic: all operands broadcast to the union of their lanes."""
+        kids: list[Tiled] = []
+        rebuild(e, lambda c: kids.append(self.value(c)) or c)  # type: ignore[func-returns-value]
+        lanes = self.sort(v for k in kids for v in k.lanes)
+        todo = iter(kids)
+        return Tiled(rebuild(e, lambda c: self.broadcast(next(todo), lanes)), lanes)
+
+    def reduce(self, op: str, lanes: Lanes, inner: Expr) -> Tiled:
+        t = self.value(inner)
+        for ln in lanes:
+            if ln not in t.lanes:
+                t = self.spread(t, ln)
+            t = Tiled(
+                tile.Reduce(op, t.e, t.lanes.index(ln)), tuple(v for v in t.lanes if v is not ln)
+            )
+        return t
+
+    def spread(self, t: Tiled, lane: Var) -> Tiled:
+        """A value that does not depend on a lane, repeated along it."""
+        lanes = self.sort({*t.lanes, lane})
+        d = dtype_of(t.e)
+        full = tile.Full(_zero(d), d, tuple(v.name for v in lanes))
+        return Tiled(Bin("+", self.broadcast(t, lanes), full), lanes)
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def offsets(self, at: Expr) -> tuple[list[Tiled], Lanes]:
+        """The terms of an index, grouped by lanes, scalars first."""
+        groups: dict[Lanes, Expr] = {}
+        for term in _terms(at):
+            t = self.wide(term)
+            groups[t.lanes] = binary("+", groups[t.lanes], t.e) if t.lanes in groups else t.e
+        made = sorted(groups.items(), key=lambda kv: (len(kv[0]), [self.rank[v] for v in kv[0]]))
+        if len(made) > 1 and made[0] == ((), const(0)):
+            made = made[1:]
+        return [Tiled(e, ls) for ls, e in made], self.sort(v for ls, _ in made for v in ls)
+
+    def wide(self, term: Expr) -> Tiled:
+        """A term of an address; a number of blocks times their size may pass 32 bits."""
+        match term:
+            case Bin("*", a, Const(value)) if value >= WIDE and not self.lanes(a):
+                return Tiled(Bin("*", Cast("i64", self.value(a).e), term.b), ())
+        return self.value(term)
+
+    def load(self, b: Buffer, at: Expr, stem: str) -> Tiled:
+        offsets, lanes = self.offsets(at)
+        at_each = tuple(self.broadcast(o, lanes) for o in offsets)
+        e = tile.Load(b, at_each, self.mask(lanes), _zero(b.dtype))
+        return self.emit(stem, b.dtype, e, lanes)
+
+    # --- products ---------------------------------------------------------------------------------
+
+    def dot(self, lanes: Lanes, inner: Expr, acc: Expr | None) -> Tiled | None:
+        """sum over k of a[m, k] * b[k, n]  ->  dot(a, b)"""
+        factors = _factors(inner)
+        if len(lanes) != 1 or len(factors) < 2:
+            return None
+        k = lanes[0]
+        tiles = [self.value(f) for f in factors]
+        state = self.sort(v for t in tiles for v in t.lanes if v is not k)
+        if len(state) != 2 or any(self.dims[v] < DOT_MIN for v in (*state, k)):
+            return None
+        sides: tuple[list[Expr], list[Expr]] = ([], [])
+        for f, t in zip(factors, tiles, strict=True):
+            if set(t.lanes) == {*state, k} or set(t.lanes) == set(state):
+                return None
+            sides[1 if state[1] in t.lanes else 0].append(f)
+        if any(not any(k in self.value(f).lanes for f in side) for side in sides):
+            return None
+        a, b = (self.side(side) for side in sides)
+        a, b = self.agree(a, b)
+        made_a, made_b = self.oriented(a, (state[0], k)), self.oriented(b, (k, state[1]))
+        start = None if acc is None else self.broadcast(self.value(acc), state)
+        d = "f64" if dtype_of(a.e) == "f64" else "f32"
+        return Tiled(tile.Dot(made_a, made_b, start, d), state)
+
+    def side(self, factors: list[Expr]) -> Tiled:
+        """One operand: a lone 16-bit load stays 16-bit, anything else is computed."""
+        if len(factors) == 1:
+            f = factors[0]
+            if isinstance(f, Cast) and dtype_of(f.a) in HALF:
+                return self.value(f.a)
+            return self.value(f)
+        product = factors[0]
+        for f in factors[1:]:
+            product = product * f
+        t = self.value(product)
+        half = {dtype_of(f.a) for f in factors if isinstance(f, Cast) and dtype_of(f.a) in HALF}
+        e = Cast(half.pop(), t.e) if half else t.e
+        return self.emit("side", dtype_of(e), e, t.lanes)
+
+    def agree(self, a: Tiled, b: Tiled) -> tuple[Tiled, Tiled]:
+        """A 16-bit operand makes the other one 16-bit too."""
+        da, db = dtype_of(a.e), dtype_of(b.e)
+        if da in HALF and db not in HALF:
+            b = self.emit("side", da, Cast(da, b.e), b.lanes)
+        elif db in HALF and da not in HALF:
+            a = self.emit("side", db, Cast(db, a.e), a.lanes)
+        return a, b
+
+    def oriented(self, t: Tiled, want: Lanes) -> Expr:
+        if len(t.lanes) != 2:
+            t = self.spread(t, next(v for v in want if v not in t.lanes))
+        return t.e if t.lanes == want else tile.Trans(t.e)
+
+    # --- masks ------------------------------------------------------------------------------------
+
+    def vanishes(self, e: Expr, identity: Const, guard: Var) -> bool:
+        """Whether e is the identity wherever the guard fails, because loads are filled with zeros."""
+        made = self.outside(e, guard)
+        return made is not None and made.value == identity.value
+
+    def outside(self, e: Expr, guard: Var) -> Const | None:
+        """The value of e where a guard fails, if it is known."""
+        match e:
+            case Const():
+                return e
+            case Load():
+                return _zero(e.buffer.dtype) if guard in self.masking(self.lanes(e)) else None
+            case Var():
+                return _zero(e.dtype) if guard in self.zero_under.get(e, ()) else None
+            case Cast(d, a):
+                inner = self.outside(a, guard)
+                made = None if inner is None else cast(d, inner)
+            case Un("neg" | "relu" | "abs" as op, a):
+                inner = self.outside(a, guard)
+                return inner if inner is not None and inner.value == 0 and op else None
+            case Bin(op, a, b):
+                x, y = self.outside(a, guard), self.outside(b, guard)
+                if op == "*" and (self.is_scalar(a) and _is_zero(y) or self.is_scalar(b) and _is_zero(x)):
+                    return _zero(dtype_of(e))
+                made = None if x is None or y is None else binary(op, x, y)
+            case _:
+                return None
+        return made if isinstance(made, Const) else None
+
+    def is_scalar(self, e: Expr) -> bool:
+        """A scalar parameter of the program: taken to be finite."""
+        return isinstance(e, Var) and e not in self.env
+
+    def lanes(self, e: Any) -> set[Var]:
+        """The lanes of an expression, without making code."""
+        if isinstance(e, Var):
+            return set(self.env[e].lanes) if e in self.env else set()
+        inner = set().union(*(self.lanes(c) for c in parts(e)))
+        return inner - set(e.lanes) if isinstance(e, LaneReduce) else inner
+
+
+def _is_zero(c: Const | None) -> bool:
+    return c is not None and c.value == 0
+
+
+def _zero(dtype: str) -> Const:
+    return Const(0.0 if dtype in FLOATS else 0, dtype)
+
+
+def _terms(e: Expr) -> list[Expr]:
+    return [*_terms(e.a), *_terms(e.b)] if isinstance(e, Bin) and e.op == "+" else [e]
+
+
+def _factors(e: Expr) -> list[Expr]:
+    if isinstance(e, Cast) and isinstance(e.a, Bin):
+        e = e.a
+    return [*_factors(e.a), *_factors(e.b)] if isinstance(e, Bin) and e.op == "*" else [e]

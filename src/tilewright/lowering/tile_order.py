@@ -1,0 +1,67 @@
+"""The one order of tile dimensions: contiguous lanes last, and the wide side of a product first.
+
+In: stage III and its lanes. Out: lanes in canonical order.
+
+    x[c * n_f + f], lanes r (in c) and f  ->  (r, f)
+"""
+
+from __future__ import annotations
+
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import Bin, Cast, Expr, Load, Var
+from tilewright.ir.node import walk
+from tilewright.lowering.lanes import Table, lane_extents, lanes_of
+
+WARPGROUP_ROWS = 64
+
+
+def lane_order(p: flat.Program, table: Table) -> tuple[Var, ...]:
+    """All lanes, sorted so that in every access the lane of unit stride comes last."""
+    extents = lane_extents(p)
+    defs = {s.var: s.value for s in walk(p.body) if isinstance(s, stmt.Let)}
+    before: dict[Var, set[Var]] = {v: set() for v in extents}
+    for s in walk(p.body):
+        if isinstance(s, Load | stmt.Store):
+            unit = _unit_lanes(s.indices[0], defs, extents)
+            for c in unit:
+                before[c] |= lanes_of(s.indices[0], table) - unit
+    out: list[Var] = []
+    todo = list(extents)
+    while todo:
+        ready = [v for v in todo if not (before[v] & set(todo)) - {v}]
+        out.append((ready or todo)[0])
+        todo.remove(out[-1])
+    return _wide_first(p, out, extents, table)
+
+
+def _wide_first(
+    p: flat.Program, order: list[Var], extents: dict[Var, int], table: Table
+) -> tuple[Var, ...]:
+    """Swap a product's sides when the first has fewer rows than a warpgroup and the second has not."""
+    for s in walk(p.body):
+        if not (isinstance(s, stmt.Fold) and s.monoid.name == "sum"):
+            continue
+        product = isinstance(s.args[0], Bin) and s.args[0].op == "*"
+        sides = [v for v in order if v in table[s.state[0]]]
+        inner = lanes_of(s.args[0], table) - table[s.state[0]]
+        if product and inner and len(sides) == 2:
+            a, b = sides
+            if extents[a] < WARPGROUP_ROWS <= extents[b]:
+                i, j = order.index(a), order.index(b)
+                order[i], order[j] = b, a
+                break
+    return tuple(order)
+
+
+def _unit_lanes(e: Expr, defs: dict[Var, Expr], lanes: dict[Var, int]) -> set[Var]:
+    """Lanes that enter an index with factor 1."""
+    match e:
+        case Var() if e in lanes:
+            return {e}
+        case Var() if e in defs:
+            return _unit_lanes(defs[e], defs, lanes)
+        case Bin("+", a, b):
+            return _unit_lanes(a, defs, lanes) | _unit_lanes(b, defs, lanes)
+        case Cast(_, a):
+            return _unit_lanes(a, defs, lanes)
+    return set()

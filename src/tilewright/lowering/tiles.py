@@ -1,0 +1,348 @@
+"""Stage III -> tile form: lanes become tile dimensions; masks, pads, broadcasts and dots are decided here.
+
+In: a scheduled stage III program. Out: tile form.
+
+    lane r, lane f:  fold acc: sum(a[p] * x[c * n_f + f]) where p < stop
+ -> acc = acc + load(a + p, where p < stop)[:, None] * load(x + c[:, None] * n_f + f[None, :], where ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.ir import flat, stmt, tile
+from tilewright.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    LaneReduce,
+    Var,
+    const,
+    eq,
+    minimum,
+    select,
+)
+from tilewright.ir.flat import Loop
+from tilewright.ir.monoid import Monoid, apply, fold_lanes
+from tilewright.ir.node import walk
+from tilewright.lowering.hoist import hoist
+from tilewright.lowering.lanes import lane_extents, value_lanes
+from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler
+from tilewright.lowering.tile_order import lane_order
+from tilewright.support.errors import error
+
+N_SLOTS = Var("n_slots")
+
+
+def lower_to_tile(p: flat.Program) -> tile.Program:
+    """Stage III -> tile form."""
+    lower = _Lower(p)
+    lower.grid_vars()
+    lower.block(p.body)
+    body = hoist(tuple(lower.t.out))
+    dims = tuple((v.name, n) for v, n in lower.t.dims.items())
+    used = {b for b in walk(body) if isinstance(b, Buffer)}
+    buffers = tuple(b for b in (*p.buffers, *lower.extra) if b in used)
+    sizes = (*p.sizes, N_SLOTS) if lower.extra else p.sizes
+    types = tuple(lower.t.types.items())
+    return tile.Program(p.name, buffers, sizes, p.scalars, dims, types, lower.total, body)
+
+
+def pow2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def refuse(what: str, reason: str, cure: str) -> Exception:
+    return error("illegal", name=what, got=reason, expected="a schedule with a tile form", cure=cure)
+
+
+class _Lower:
+    def __init__(self, p: flat.Program) -> None:
+        self.p = p
+        self.table = value_lanes(p)
+        self.extents = lane_extents(p)
+        self.t = Tiler({v: pow2(self.extents[v]) for v in lane_order(p, self.table)})
+        self.open: list[Var] = []
+        self.begun: dict[Var, tuple[int, int]] = {}
+        self.grids: list[Loop] = []
+        self.total: Expr = const(1)
+        self.extra: list[Buffer] = []
+
+    # --- the grid ---------------------------------------------------------------------------------
+
+    def grid_vars(self) -> None:
+        """program id -> the variables of the grid loops, last one fastest"""
+        found = [s for s in walk(self.p.body) if isinstance(s, Loop) and s.kind == "grid"]
+        rank = {n: k for k, n in enumerate(self.p.order)}
+        self.grids = sorted(found, key=lambda g: rank.get(g.var.name, len(rank)))
+        for g in self.grids:
+            self.total = self.total * g.hi
+        pid = self.t.emit("pid", "i32", tile.ProgramId(), ()).e
+        if self.p.swizzle and len(self.grids) >= 2:
+            pid = self.outer_grids(pid, self.grids[:-2], self.grids[-2].hi * self.grids[-1].hi)
+            self.swizzled(pid, *self.grids[-2:])
+        else:
+            self.outer_grids(pid, self.grids, const(1))
+
+    def outer_grids(self, pid: Expr, grids: list[Loop], per: Expr) -> Expr:
+        """Peel grid variables off a program number; what is left runs inside `per` programs."""
+        if not grids:
+            return pid
+        left = self.t.value(pid // per).e
+        for g in reversed(grids[1:]):
+            self.bind(g.var, left % g.hi)
+            left = left // g.hi
+        self.bind(grids[0].var, left)
+        return self.t.value(pid % per).e
+
+    def bind(self, v: Var, e: Expr) -> None:
+        self.t.env[v] = self.t.emit(v.name, "i32", self.t.value(e).e, ())
+
+    def swizzled(self, pid: Expr, gm: Loop, gn: Loop) -> None:
+        """Groups of `swizzle` row tiles share the column tiles they read."""
+        group = self.p.swizzle
+        first = self.t.emit("first", "i32", self.t.value(pid // (gn.hi * group) * group).e, ()).e
+        size = self.t.emit("size", "i32", self.t.value(minimum(gm.hi - first, group)).e, ()).e
+        at = self.t.emit("at", "i32", self.t.value(pid % (gn.hi * group)).e, ()).e
+        self.bind(gm.var, first + at % size)
+        self.bind(gn.var, at // size)
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def block(self, body: tuple[stmt.Stmt, ...]) -> None:
+        for s in body:
+            self.t.memo.clear()
+            self.statement(s)
+
+    def statement(self, s: Any) -> None:
+        match s:
+            case Loop(kind="grid"):
+                self.block(s.body)
+            case Loop(kind="lane"):
+                self.lane(s)
+            case Loop():
+                self.serial(s)
+            case stmt.Let(v, e):
+                self.t.let(v, e)
+            case stmt.Guard(c, body):
+                self.guard(c, body)
+            case stmt.If(c, then, orelse):
+                self.branch(c, then, orelse)
+            case stmt.Init(state, m):
+                self.init(state, m)
+            case stmt.Fold(state, m, args):
+                self.fold(state, m, args)
+            case stmt.Join(state, m, other):
+                self.meet(state, m, other)
+            case stmt.Store(b, (at,), v):
+                self.store(b, at, v)
+            case stmt.Publish():
+                self.publish(s)
+            case stmt.Prefetch():
+                raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out")
+            case _:
+                raise refuse(type(s).__name__, "it has no tile form yet", "use the CPU back end")
+
+    def lane(self, s: Loop) -> None:
+        if s.var not in self.t.env:
+            self.t.env[s.var] = self.t.emit(s.var.name, "i32", tile.Arange(s.var.name), (s.var,))
+        self.open.append(s.var)
+        if self.extents[s.var] != self.t.dims[s.var]:
+            self.guard(s.var < const(self.extents[s.var]), s.body)
+        else:
+            self.block(s.body)
+        self.open.pop()
+
+    def serial(self, s: Loop) -> None:
+        lo, hi = self.t.value(s.lo), self.t.value(s.hi)
+        if lo.lanes or hi.lanes:
+            raise refuse(f"loop {s.var.name}", "its bounds differ from lane to lane", "pad the rows")
+        v = self.t.fresh(s.var.name, s.var.dtype)
+        self.t.types[v] = ()
+        self.t.env[s.var] = Tiled(v, ())
+        with self.t.into() as body:
+            self.block(s.body)
+        if s.kind == "unroll":
+            assert isinstance(s.hi, Const)
+            self.t.push(tile.Unroll(v, int(s.hi.value), tuple(body)))
+        else:
+            self.t.push(tile.For(v, lo.e, hi.e, tuple(body)))
+
+    def guard(self, c: Expr, body: tuple[stmt.Stmt, ...]) -> None:
+        made = self.t.value(c)
+        if not made.lanes:
+            self.branch(c, body, ())
+            return
+        g = Var("in_", "b1")
+        if not isinstance(made.e, Var):
+            made = self.t.emit("in_", "b1", made.e, made.lanes)
+        self.t.env[g] = made
+        self.t.guards.append(g)
+        self.block(body)
+        self.t.guards.pop()
+
+    def branch(
+        self, c: Expr, then: tuple[stmt.Stmt, ...], orelse: tuple[stmt.Stmt, ...]
+    ) -> None:
+        cond = self.t.value(c)
+        if cond.lanes:
+            raise refuse("if", f"{c} differs from lane to lane", "use a guard")
+        with self.t.into() as yes:
+            self.block(then)
+        with self.t.into() as no:
+            self.block(orelse)
+        self.t.push(tile.If(cond.e, tuple(yes), tuple(no)))
+
+    # --- reductions -------------------------------------------------------------------------------
+
+    def init(self, state: tuple[Var, ...], m: Monoid) -> None:
+        for v, d, ident in zip(state, m.dtypes, m.identity, strict=True):
+            lanes = self.t.sort(self.table[v])
+            self.t.env[v] = self.t.emit(v.name, d, _full(ident, d, lanes), lanes)
+            self.begun[v] = (len(self.open), len(self.t.guards))
+
+    def fold(self, state: tuple[Var, ...], m: Monoid, args: Sequence[Expr]) -> None:
+        at, masks = self.begun[state[0]]
+        lanes, guards = tuple(self.open[at:]), self.t.guards[masks:]
+        if m.fold is not None and lanes:
+            made = fold_lanes(m, state, self.neutral(m, args, guards), lanes)
+            assert made is not None
+            self.assign(state, made)
+            return
+        lifted = [
+            self.keep(e, ident, guards)
+            for e, ident in zip(apply(m.lift, args), m.identity, strict=True)
+        ]
+        self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, lifted))))
+
+    def over(self, m: Monoid, lanes: Lanes, values: Sequence[Expr]) -> list[Expr]:
+        """Each member reduced over the folded lanes."""
+        if not lanes:
+            return list(values)
+        if m.lane is None:
+            raise refuse(f"lane {lanes[-1].name}", f"{m.name} has no lane form", "keep it serial")
+        return [LaneReduce(op, lanes, e) for op, e in zip(m.lane, values, strict=True)]
+
+    def keep(self, e: Expr, identity: Const, guards: list[Var]) -> Expr:
+        """e where the guards hold, else the identity; nothing to do where masked loads give it already."""
+        for g in guards:
+            if not self.t.vanishes(e, identity, g):
+                e = select(g, e, identity)
+        return e
+
+    def neutral(self, m: Monoid, args: Sequence[Expr], guards: list[Var]) -> list[Expr]:
+        """The first argument (a score) becomes its identity where a guard fails."""
+        first = args[0]
+        for g in guards:
+            first = select(g, first, m.identity[0])
+        return [first, *args[1:]]
+
+    def meet(self, state: tuple[Var, ...], m: Monoid, other: tuple[Var, ...]) -> None:
+        lanes = tuple(self.open[self.begun[state[0]][0] :])
+        if m.lane is None and lanes:
+            self.assign(state, _join_dependent(m, state, other, lanes))
+        else:
+            self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, other))))
+
+    def assign(self, state: tuple[Var, ...], made: Sequence[Expr]) -> None:
+        """All new members first, then the state."""
+        homes = [self.t.env[v] for v in state]
+        values = self.t.shared(made)
+        if len(values) > 1:
+            values = [
+                self.t.emit(f"{v.name}_new", v.dtype, t.e, t.lanes)
+                for v, t in zip(state, values, strict=True)
+            ]
+        for home, value in zip(homes, values, strict=True):
+            assert isinstance(home.e, Var)
+            self.t.push(tile.Set(home.e, self.t.broadcast(value, home.lanes)))
+        self.t.memo.clear()
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def store(self, b: Buffer, at: Expr, v: Expr) -> None:
+        value = self.t.value(v)
+        offsets, lanes = self.t.offsets(at)
+        lanes = self.t.sort({*lanes, *value.lanes})
+        parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
+        self.t.push(tile.Store(b, parts, self.t.broadcast(value, lanes), self.t.mask(lanes)))
+
+    def publish(self, s: stmt.Publish) -> None:
+        """Leave the state in the workspace; the last piece to arrive combines all of them in order."""
+        tiles, which = const(1), const(0)
+        for g in self.grids:
+            if g.var.name != "u":
+                which, tiles = which * g.hi + g.var, tiles * g.hi
+        done = self.workspace("done", "i32", N_SLOTS * tiles, "counter")
+        works = [
+            self.workspace(f"work_{v.name}", d, N_SLOTS * tiles * self.cells(v), "work")
+            for v, d in zip(s.state, s.monoid.dtypes, strict=True)
+        ]
+        for v, w in zip(s.state, works, strict=True):
+            at = self.cell(v, (s.slot + s.nth) * tiles + which)
+            self.t.push(tile.Store(w, at, self.t.env[v].e, None, fresh=True))
+        self.t.push(tile.Barrier())
+        counter = self.t.emit("counter", "i64", self.t.value(s.slot * tiles + which).e, ()).e
+        arrived = self.t.fresh("arrived", "i32")
+        self.t.types[arrived] = ()
+        self.t.push(tile.Arrive(arrived, done, counter))
+        with self.t.into() as last:
+            self.combine_pieces(s, works, tiles, which)
+            self.block(s.body)
+            self.t.push(tile.Store(done, (counter,), Const(0, "i32"), None))
+        self.t.push(tile.If(eq(arrived, self.t.value(s.pieces - 1).e), tuple(last)))
+
+    def combine_pieces(
+        self, s: stmt.Publish, works: list[Buffer], tiles: Expr, which: Expr
+    ) -> None:
+        for v, ident, d in zip(s.state, s.monoid.identity, s.monoid.dtypes, strict=True):
+            home = self.t.env[v]
+            assert isinstance(home.e, Var)
+            self.t.push(tile.Set(home.e, _full(ident, d, home.lanes)))
+        piece = self.t.fresh("piece", "i32")
+        self.t.types[piece] = ()
+        with self.t.into() as body:
+            loaded = []
+            for v, w in zip(s.state, works, strict=True):
+                at = self.cell(v, (s.slot + piece) * tiles + which)
+                got = Var(f"{v.name}_piece", v.dtype)
+                load = tile.Load(w, at, None, Const(0.0, v.dtype), fresh=True)
+                self.t.env[got] = self.t.emit(got.name, v.dtype, load, self.t.env[v].lanes)
+                loaded.append(got)
+            self.assign(s.state, apply(s.monoid.combine, (*s.state, *loaded)))
+        self.t.push(tile.For(piece, const(0), self.t.value(s.pieces).e, tuple(body)))
+
+    def cells(self, v: Var) -> int:
+        n = 1
+        for ln in self.t.env[v].lanes:
+            n *= self.t.dims[ln]
+        return n
+
+    def cell(self, v: Var, row: Expr) -> tuple[Expr, ...]:
+        """Where a member of the state lies in its workspace."""
+        lanes, step = self.t.env[v].lanes, self.cells(v)
+        at = row * step
+        for ln in lanes:
+            step //= self.t.dims[ln]
+            at = at + ln * step
+        offsets, _ = self.t.offsets(at)
+        return tuple(self.t.broadcast(o, lanes) for o in offsets)
+
+    def workspace(self, name: str, dtype: str, size: Expr, role: str) -> Buffer:
+        made = Buffer(name, dtype, (size,), role)
+        self.extra.append(made)
+        return made
+
+
+def _full(ident: Const, d: str, lanes: Lanes) -> Expr:
+    return tile.Full(ident, d, tuple(v.name for v in lanes)) if lanes else ident
+
+
+def _join_dependent(
+    m: Monoid, state: tuple[Var, ...], other: tuple[Var, ...], lanes: Lanes
+) -> tuple[Expr, ...]:
+    """Members that depend on each other: rescale every lane to the common maximum, then sum."""
+    raise refuse(f"lane {lanes[-1].name}", f"{m.name} has no joined lane form", "use one lane a row")
+
+

@@ -1,0 +1,118 @@
+"""What an operator passes through torch: tensors in a fixed order, integers, and one string that names them.
+
+A sparse argument is a bundle: the arrays of its structure, whatever views were prepared (entries, transpose,
+work lists), then its values. The string says which are there, so that an implementation needs nothing else.
+
+    Arg("a", "csr", "f32", 2, arrays=("indptr", "indices")).text()   ->   "a=csr:f32:2:i32:1x1:v:-:indptr,indices"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from torch import Tensor
+
+from tilewright.formats.structure import Structure
+from tilewright.ops.dtypes import name_of
+
+STRUCTURE = ("indptr", "indices", "rows", "perm")
+TRANSPOSE = ("t_indptr", "t_indices", "t_perm")
+LIST = ("units", "segs", "done")
+T_LIST = ("t_units", "t_segs", "t_done")
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure)."""
+
+    name: str
+    kind: str
+    dtype: str
+    rank: int
+    index: str = "i32"
+    block: tuple[int, int] = (1, 1)
+    values: bool = True
+    strided: int | None = None
+    arrays: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        flags = ("v" if self.values else "-", "-" if self.strided is None else str(self.strided))
+        block = f"{self.block[0]}x{self.block[1]}"
+        parts = (self.kind.replace(":", "~"), self.dtype, str(self.rank), self.index, block, *flags)
+        return f"{self.name}={':'.join(parts)}:{','.join(self.arrays)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its tensors, in order."""
+        return (*(f"{self.name}.{a}" for a in self.arrays), *((self.name,) if self.values else ()))
+
+    @property
+    def ints(self) -> tuple[str, ...]:
+        """The names of its integers, in order."""
+        if self.kind == "dense" or self.kind.startswith("like:"):
+            return ()
+        made = [f"{self.name}.n0", f"{self.name}.n1"]
+        for lists, prefix in ((LIST, ""), (T_LIST, "t_")):
+            if lists[0] in self.arrays:
+                made += [f"{self.name}.{prefix}slots", f"{self.name}.{prefix}setting"]
+        return tuple(made)
+
+
+def parse(text: str) -> Arg:
+    name, rest = text.split("=", 1)
+    kind, dtype, rank, index, block, values, strided, arrays = rest.split(":")
+    b0, b1 = block.split("x")
+    return Arg(
+        name,
+        kind.replace("~", ":"),
+        dtype,
+        int(rank),
+        index,
+        (int(b0), int(b1)),
+        values == "v",
+        None if strided == "-" else int(strided),
+        tuple(arrays.split(",")) if arrays else (),
+    )
+
+
+def program_text(template: str, args: tuple[Arg, ...]) -> str:
+    return "|".join([template, *(a.text() for a in args)])
+
+
+@cache
+def read_program(text: str) -> tuple[str, tuple[Arg, ...]]:
+    template, *args = text.split("|")
+    return template, tuple(parse(a) for a in args)
+
+
+def dense_arg(name: str, t: Tensor) -> Arg:
+    """A strided tensor, read through its strides when it is not contiguous."""
+    strided = None if t.is_contiguous() else _unit_dim(t)
+    return Arg(name, "dense", name_of(t.dtype), t.dim(), strided=strided)
+
+
+def _unit_dim(t: Tensor) -> int:
+    units = [d for d in range(t.dim()) if t.stride(d) == 1]
+    return units[-1] if units else -1
+
+
+def sparse_arrays(s: Structure) -> tuple[tuple[str, ...], list[Tensor]]:
+    """The arrays of a structure and of whatever was prepared for it."""
+    names: list[str] = []
+    tensors: list[Tensor] = []
+
+    def add(label: str, t: Tensor | None) -> None:
+        if t is not None:
+            names.append(label)
+            tensors.append(t)
+
+    add("indptr", s.indptr)
+    add("indices", s.indices)
+    add("perm", s.perm)
+    add("rows", s.row_of)
+    if s.transposed is not None:
+        add("t_indptr", s.transposed.indptr)
+        add("t_indices", s.transposed.indices)
+        add("t_perm", s.transposed.perm)
+    return tuple(names), tensors

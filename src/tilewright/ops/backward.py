@@ -1,0 +1,104 @@
+"""Gradients of a program string: intermediates first, then one program for each input that wants one.
+
+In: what the forward call had, and the gradients of its outputs. Out: one gradient (or None) for each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tilewright.language.trace import Traced
+from tilewright.ops.args import Arg, dense_arg, program_text
+from tilewright.ops.entry import entry, like_arg
+from tilewright.ops.registry import TEMPLATES, register
+from tilewright.support.errors import error
+
+
+def backward(
+    run: Callable[..., list[Tensor]],
+    program: str,
+    tensors: Sequence[Tensor],
+    ints: Sequence[Any],
+    floats: Sequence[float],
+    grads: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    made = entry(program, tensors[0].device.type)
+    work = _Work(run, made, tensors, ints, floats)
+    outs = made.template.traced.outputs
+    for k, g in enumerate(grads[1:], 1):
+        if g is not None:
+            raise error("no-gradient", name=made.template.traced.name, got=f"output {outs[k]} has none")
+    if grads[0] is None:
+        return [None] * len(tensors)
+    work.add_gradient(f"d_{outs[0]}", grads[0])
+    wanted = [n for n, need in zip(made.names, needs, strict=True) if need]
+    gradient = made.template.grad
+    for t in _needed(gradient.first, [p for n in wanted for p in gradient.of.get(n, ())]):
+        work.add_result(t)
+    found = {n: work.total(gradient.of[n]) for n in wanted if n in gradient.of}
+    return [found.get(n) if need else None for n, need in zip(made.names, needs, strict=True)]
+
+
+def _needed(first: Sequence[Traced], programs: Sequence[Traced]) -> list[Traced]:
+    """The intermediates that are read, in order."""
+    read = {n for p in programs for n in p.inputs}
+    kept: list[Traced] = []
+    for t in reversed(first):
+        if t.outputs[0] in read:
+            kept.insert(0, t)
+            read |= set(t.inputs)
+    return kept
+
+
+class _Work:
+    """Tensors by name, growing as intermediates are made."""
+
+    def __init__(
+        self, run: Any, made: Any, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
+    ) -> None:
+        self.run, self.entry, self.floats = run, made, floats
+        self.args: dict[str, Arg] = {a.name: a for a in made.args}
+        self.tensors = dict(zip(made.names, tensors, strict=True))
+        self.ints = dict(zip(made.int_names, ints, strict=False))
+
+    def add_gradient(self, name: str, g: Tensor) -> None:
+        """The gradient of an output: on a structure when the output was."""
+        out = self.entry.steps[-1].bound.program.outputs[0]
+        lead = [a for a in self.entry.args if out.sparse and a.kind != "dense" and ":" not in a.kind]
+        g = g.contiguous()
+        self.args[name] = like_arg(name, g, lead[0].name, lead[0].block) if lead else dense_arg(name, g)
+        self.tensors[name] = g
+
+    def add_result(self, t: Traced) -> None:
+        made = self.result(t)
+        self.args[t.outputs[0]] = dense_arg(t.outputs[0], made)
+        self.tensors[t.outputs[0]] = made
+
+    def result(self, t: Traced) -> Tensor:
+        if t.name not in TEMPLATES:
+            register(t)
+        args = tuple(self.args[n] for n in self.with_structures(t))
+        tensors = [self.tensors[n] for a in args for n in a.names]
+        ints = [self.ints[n] for a in args for n in a.ints]
+        names = [v.name for v in self.entry.template.traced.scalars]
+        floats = [self.floats[names.index(v.name)] for v in t.scalars]
+        return self.run(program_text(t.name, args), tensors, ints, floats)[0]
+
+    def with_structures(self, t: Traced) -> list[str]:
+        """The inputs; values on a structure bring the argument that holds it."""
+        made = list(t.inputs)
+        for n in t.inputs:
+            kind = self.args[n].kind
+            if kind.startswith("like:") and kind[5:] not in made:
+                made.append(kind[5:])
+        return made
+
+    def total(self, programs: Sequence[Traced]) -> Tensor:
+        made = self.result(programs[0])
+        for t in programs[1:]:
+            made = made + self.result(t)
+        return made

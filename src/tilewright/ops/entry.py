@@ -1,0 +1,112 @@
+"""A program string on real tensors: its steps forward, and its gradient backward.
+
+In: the string of `args.program_text`, tensors, integers, scalars. Out: output tensors, or gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import Any
+
+from torch import Tensor
+
+from tilewright.language.trace import Traced
+from tilewright.ops.args import Arg, read_program
+from tilewright.ops.dtypes import name_of
+from tilewright.ops.registry import Template, template
+from tilewright.ops.step import Step
+
+
+class Entry:
+    """All that is known of a program string."""
+
+    def __init__(self, program: str, device: str) -> None:
+        name, self.args = read_program(program)
+        self.template: Template = template(name)
+        self.device = device
+        self.names = [n for a in self.args for n in a.names]
+        self.int_names = [n for a in self.args for n in a.ints]
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Each statement, over the tensors given and those that earlier statements made."""
+        made: list[Step] = []
+        args, names = list(self.args), list(self.names)
+        for t in self.template.steps:
+            step = Step(t, args, names, self.device)
+            made.append(step)
+            for out in step.bound.program.outputs:
+                if out.name not in names:
+                    names.append(out.name)
+                    kind = "dense"
+                    args.append(Arg(out.name, kind, out.dtype, len(out.shape)))
+        return made
+
+    def forward(
+        self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+    ) -> list[Tensor]:
+        if len(self.template.steps) == 1:
+            return self.steps[0](tensors, ints, floats)
+        pool = list(tensors)
+        made: dict[str, Tensor] = {}
+        for step in self.steps:
+            outs = step(pool, ints, self.floats_of(step, floats))
+            for t, o in zip(step.bound.program.outputs, outs, strict=True):
+                made[t.name] = o
+                pool.append(o)
+        return [made[n] for n in self.template.traced.outputs]
+
+    def floats_of(self, step: Step, floats: Sequence[float]) -> list[float]:
+        all_names = [v.name for v in self.template.traced.scalars]
+        return [floats[all_names.index(v.name)] for v in step.traced.scalars]
+
+    def shapes(self, tensors: Sequence[Tensor], ints: Sequence[Any]) -> list[Tensor]:
+        """Empty outputs, for torch.compile."""
+        made: dict[str, Tensor] = {}
+        pool = list(tensors)
+        like = next(t for t, n in zip(tensors, self.names, strict=True) if "." not in n)
+        for step in self.steps:
+            padded = [*pool, *(like for _ in step.missing)]
+            sizes = [_size(step, n, padded, ints) for n in step.size_names]
+            for t, o in zip(step.bound.program.outputs, step.outputs(sizes, like, True), strict=True):
+                made[t.name] = o
+                pool.append(o)
+        return [made[n] for n in self.template.traced.outputs]
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def differentiable(self) -> list[str]:
+        """Inputs that may have a gradient: values and dense operands of floating dtype."""
+        floats = ("f64", "f32", "f16", "bf16")
+        return [a.name for a in self.args if a.values and a.dtype in floats]
+
+    def gradient_args(self, traced: Traced, known: dict[str, Arg]) -> list[Arg]:
+        return [known[n] for n in traced.inputs if n in known]
+
+
+def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) -> Any:
+    """One size, read where a real tensor stands for it; a transposed view has the sizes of the matrix."""
+    at = {n: k for k, n in enumerate(step.names)}
+    for r in step.bound.rules:
+        if r.size == name:
+            source = step.source(r.array)
+            if source in at:
+                t = pool[at[source]]
+                return t.stride(r.dim) if r.stride else t.shape[r.dim] + r.offset
+    given = step.given_ints()
+    if name in given:
+        return ints[given[name]]
+    stored = name.removesuffix("_nnz")
+    return pool[at[f"{stored}.indices"]].shape[0]
+
+
+@cache
+def entry(program: str, device: str) -> Entry:
+    return Entry(program, device)
+
+
+def like_arg(name: str, t: Tensor, structure: str, block: tuple[int, int]) -> Arg:
+    """Values on the structure of another argument."""
+    rank = t.dim() + 1 - (2 if block != (1, 1) else 0)
+    return Arg(name, f"like:{structure}", name_of(t.dtype), rank, block=block)

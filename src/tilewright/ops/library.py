@@ -1,0 +1,86 @@
+"""The one registered operator, `tilewright::run`, and all of torch's private names that it needs.
+
+    run(str program, Tensor[] tensors, SymInt[] ints, float[] floats) -> Tensor[]
+
+Its result depends on its arguments alone. Gradients are programs run through the same operator.
+Implementations are hidden from Dynamo by being behind the dispatcher; torch._dynamo is never imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.ops.backward import backward
+from tilewright.ops.entry import entry
+
+_LIBRARY = torch.library.Library("tilewright", "DEF")
+_LIBRARY.define(
+    "run(str program, Tensor[] tensors, SymInt[] ints, float[] floats) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+_RUN = torch.ops.tilewright.run.default
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+
+
+def _cpu(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+) -> list[Tensor]:
+    return entry(program, "cpu").forward(tensors, ints, floats)
+
+
+def _cuda(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+) -> list[Tensor]:
+    return entry(program, "cuda").forward(tensors, ints, floats)
+
+
+def _fake(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
+) -> list[Tensor]:
+    return entry(program, "cpu").shapes(tensors, ints)
+
+
+class _Run(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, program: str, ints: Any, floats: Any, *tensors: Tensor) -> Any:
+        with _below_autograd():
+            outs = _RUN(program, list(tensors), ints, floats)
+        ctx.program, ctx.ints, ctx.floats, ctx.count = program, ints, floats, len(tensors)
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return tuple(outs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        needs = ctx.needs_input_grad[3:]
+        made = backward(_RUN, ctx.program, ctx.saved_tensors, ctx.ints, ctx.floats, grads, needs)
+        return (None, None, None, *made)
+
+
+def _autograd(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
+) -> Any:
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t.requires_grad:
+                return list(_Run.apply(program, ints, floats, *tensors))
+    with _below_autograd():
+        return _RUN(program, tensors, ints, floats)
+
+
+_LIBRARY.impl("run", _cpu, "CPU")
+_LIBRARY.impl("run", _cuda, "CUDA")
+_LIBRARY.impl("run", _autograd, "Autograd")
+torch.library.register_fake("tilewright::run", _fake, lib=_LIBRARY)
+
+
+def run(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float] = ()
+) -> list[Tensor]:
+    """The registered operator."""
+    made: list[Tensor] = _RUN(program, tensors, ints, floats)
+    return made

@@ -1,0 +1,61 @@
+"""Templates: every traced program by name, with its gradient, made once.
+
+    register(traced)                 # under its name; users' programs carry a hash
+    template("spmm_sum").grad        # reverse mode, when somebody asks
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tilewright.ir.coord import Assign
+from tilewright.ir.node import walk
+from tilewright.language.grad import Gradient, gradient
+from tilewright.language.trace import Ref, Traced
+
+
+@dataclass(frozen=True)
+class Template:
+    """A traced program and what follows from it."""
+
+    traced: Traced
+
+    @cached_property
+    def steps(self) -> tuple[Traced, ...]:
+        """One program for each statement; later ones read what earlier ones wrote."""
+        return tuple(self._step(n) for n in range(len(self.traced.body)))
+
+    def _step(self, n: int) -> Traced:
+        t, s = self.traced, self.traced.body[n]
+        if len(t.body) == 1:
+            return t
+        refs = {m.name: m for m in walk(s) if isinstance(m, Ref)}
+        outs = {m.buffer.name for m in s.targets} if isinstance(s, Assign) else {s.list.name, s.count.name}  # type: ignore[attr-defined]
+        inputs = tuple(x for x in refs if x not in outs)
+        outputs = tuple(x for x in refs if x in outs)
+        scalars = tuple(v for v in t.scalars if any(m is v for m in walk(s)))
+        params = (*inputs, *(v.name for v in scalars), *outputs)
+        name = f"{t.name}_{n}"
+        return replace(
+            t, name=name, params=params, inputs=inputs, outputs=outputs, scalars=scalars,
+            refs=tuple(refs.values()), body=(s,),
+        )
+
+    @cached_property
+    def grad(self) -> Gradient:
+        return gradient(self.traced)
+
+
+TEMPLATES: dict[str, Template] = {}
+
+
+def register(traced: Traced) -> Template:
+    made = TEMPLATES[traced.name] = Template(traced)
+    return made
+
+
+def template(name: str) -> Template:
+    return TEMPLATES[name]
+
+

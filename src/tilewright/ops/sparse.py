@@ -1,0 +1,81 @@
+"""From what users pass to what the operator takes: structures, views, plans, checks.
+
+    lead = as_sparse(A, "spmm(A, x)")      # SparseTensor of a torch, SciPy or tilewright matrix
+    arg, tensors, ints = bundle("a", lead)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.formats.cache import CACHE
+from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
+from tilewright.formats.structure import Structure
+from tilewright.formats.tensor import SparseTensor
+from tilewright.ops.args import Arg, sparse_arrays
+from tilewright.ops.dtypes import name_of
+from tilewright.support.errors import error
+
+
+def as_sparse(a: Any, where: str, name: str = "A") -> SparseTensor:
+    """A SparseTensor, whatever came in; torch's own are remembered by their index storage."""
+    if isinstance(a, SparseTensor):
+        return a
+    if isinstance(a, Tensor) and is_torch_sparse(a):
+        if torch.compiler.is_compiling():
+            raise error("sparse-in-compile", where=where, name=name)
+        structure, uses = CACHE.lookup(a)
+        if uses == 2:
+            structure.prepare()
+        return SparseTensor(structure, values_from_torch(a))
+    if is_scipy(a):
+        return SparseTensor.from_scipy(a)
+    got = "a dense tensor" if isinstance(a, Tensor) else type(a).__name__
+    raise error("not-sparse", where=where, name=name, got=got)
+
+
+def rows_first(a: SparseTensor) -> SparseTensor:
+    """The same matrix with rows first (csr, bsr, block mask or ragged); values keep their order."""
+    s = a.structure
+    if s.format in ("coo", "csc"):
+        return SparseTensor(s.as_csr(), a.values)
+    return a
+
+
+def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
+    """The argument of a sparse tensor with its arrays, values and integers."""
+    s = a.structure
+    arrays, tensors = structure_bundle(s)
+    values = a.values
+    dtype = name_of(values.dtype, name) if values is not None else "f32"
+    blocked = 2 if s.format == "bsr" else 0
+    rank = 2 if values is None else values.dim() + 1 - blocked
+    arg = Arg(
+        name,
+        s.format,
+        dtype,
+        rank,
+        name_of(s.index_dtype),
+        s.block,
+        values is not None,
+        None,
+        arrays,
+    )
+    found = list(tensors)
+    if values is not None:
+        found.append(values if values.is_contiguous() else values.contiguous())
+    return arg, found, [s.shape[0], s.shape[1]]
+
+
+def structure_bundle(s: Structure) -> tuple[tuple[str, ...], list[Tensor]]:
+    return sparse_arrays(s)
+
+
+def check_device(where: str, lead: str, device: torch.device, **others: Tensor) -> None:
+    """All operands on one device."""
+    for name, t in others.items():
+        if t.device != device:
+            raise error("device", where=where, name=name, got=t.device, other=lead, expected=device)

@@ -1,0 +1,404 @@
+"""One statement on real tensors: which views it reads, which sizes it has, which kernel serves it.
+
+In: tensors and integers by name. Out: its outputs. Kernels are kept by their key: settings, width classes,
+alignment; never by sizes of structures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright import driver
+from tilewright.analysis.domain import covers, drivers, spatial
+from tilewright.formats.bind import Bound, Spec, bind
+from tilewright.formats.structure import Structure
+from tilewright.ir import coord
+from tilewright.ir.expr import Expr, Load, Var
+from tilewright.ir.node import walk
+from tilewright.ir.text import text
+from tilewright.language.trace import Ref, Traced
+from tilewright.lowering.flatten import lower_to_flat
+from tilewright.lowering.position import lower_to_position, sizes_of
+from tilewright.ops.args import Arg
+from tilewright.ops.dtypes import TORCH
+from tilewright.ops.settings import ceil_pow2, feature_width, unpack
+from tilewright.runtime.kernel import Kernel
+from tilewright.schedule.options import Setting
+from tilewright.schedule.shape import nest_of, product_of
+
+EXACT = 512
+VIEWS = {
+    "csr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
+    "csc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
+    "coo": {"rows": "rows", "indices": "indices", "perm": "perm"},
+    "ragged": {"indptr": "indptr"},
+    "bsr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
+    "block_mask": {"indptr": "indptr", "indices": "indices"},
+}
+
+
+def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
+    """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
+    if arg.kind != "csr":
+        return arg.kind
+    s = traced.body[0]
+    assert isinstance(s, coord.Assign)
+    held = set(spatial(s))
+    for n in walk(s):
+        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == arg.name:
+            row, col = n.indices[0], n.indices[1]
+            if row in held and col in held:
+                return "csr" if nested else "coo"
+            return "csc" if col in held else "csr"
+    return "csr"
+
+
+class Step:
+    """A bound statement, ready to run on lists of tensors."""
+
+    def __init__(self, traced: Traced, args: Sequence[Arg], names: Sequence[str], device: str) -> None:
+        self.traced, self.device = traced, device
+        self.args = {a.name: a for a in args}
+        self.names = list(names)
+        self.views = {
+            a.name: view_of(traced, a, device == "cpu")
+            for a in args
+            if a.name in traced.inputs and a.kind != "dense" and not a.kind.startswith("like:")
+        }
+        self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in traced.inputs})
+        self.wanted = [self.source(b) for b in self.bound.arrays]
+        self.missing = [n for n in self.wanted if n not in self.names]
+        self.kernels: dict[tuple[object, ...], _Ready] = {}
+        self.classify()
+        self.int_names = [n for a in args for n in a.ints]
+        self.sizes = self.size_function()
+
+    # --- what the statement is made of ------------------------------------------------------------
+
+    def spec(self, a: Arg) -> Spec:
+        view = self.views.get(a.name, a.kind)
+        perm = f"{VIEWS[view]['perm']}" in a.arrays if view in VIEWS and "perm" in VIEWS[view] else False
+        if view == "csc":
+            perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
+        return Spec(view, a.dtype, a.rank, a.index, a.block, perm, a.values, a.strided)
+
+    def source(self, buffer: str) -> str:
+        """The name, among the op's tensors, of an array of the bound program."""
+        for name, view in self.views.items():
+            for what, stored in VIEWS[view].items():
+                if buffer == f"{name}_{what}":
+                    return f"{name}.{stored}"
+        return buffer
+
+    def classify(self) -> None:
+        """Which sizes are widths (compiled by class) and whether there are rows to list."""
+        p = self.bound.program
+        flat = lower_to_flat(lower_to_position(p))
+        self.nest = nest_of(flat)
+        self.product = product_of(self.nest)
+        held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[:2]}
+        widths: dict[str, None] = {}
+        for t in p.tensors:
+            if not t.sparse and t.shape and not (len(t.shape) == 1 and t.dtype in ("i32", "i64")):
+                arg = self.args.get(t.name)
+                unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
+                widths.setdefault(self.name_of_size(t.shape[unit]))
+        self.widths = [w for w in widths if w not in held]
+        blocked = [a for a in self.args.values() if a.block != (1, 1)]
+        self.blocked = [n for n in held] if blocked else []
+        self.listed = self.nest.rows is not None and not self.nest.blocks and self.product is None
+        self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
+        self.lists = self.list_names()
+
+    @staticmethod
+    def name_of_size(e: Expr) -> str:
+        return e.name if isinstance(e, Var) else text(e)
+
+    def list_names(self) -> tuple[str, tuple[str, ...]] | None:
+        """(prefix of the plan's names, the tensors of the work list), when one came along."""
+        if not self.listed or self.device == "cpu":
+            return None
+        lead = drivers(self.bound.program.body[0])
+        name = lead[0].buffer.name
+        t = "t_" if self.views.get(name) == "csc" else ""
+        made = tuple(f"{name}.{t}{n}" for n in ("units", "segs", "done"))
+        return (f"{name}.{t}", made) if made[0] in self.names else None
+
+    def size_function(self) -> Callable[[Sequence[Tensor], Sequence[int]], tuple[int, ...]]:
+        """All run-time sizes of the program, in order, as one generated function."""
+        rules = {r.size: r for r in self.bound.rules}
+        at = {n: k for k, n in enumerate([*self.names, *self.missing])}
+        source_of = {r: self.source(b) for r, b in ((b, b) for b in self.bound.arrays)}
+        made = []
+        self.size_names = [v.name for v in sizes_of(self.bound.program)]
+        given = self.given_ints()
+        for name in self.size_names:
+            if name in rules:
+                r = rules[name]
+                k = at[source_of.get(r.array, r.array)]
+                what = f"t[{k}].stride({r.dim})" if r.stride else f"t[{k}].shape[{r.dim}]"
+                made.append(f"{what}{r.offset:+d}" if r.offset else what)
+            else:
+                made.append(f"ints[{given[name]}]")
+        return eval(f"lambda t, ints: ({', '.join(made)},)")
+
+    def given_ints(self) -> dict[str, int]:
+        """Where the logical sizes of sparse arguments stand among the integers."""
+        made = {}
+        for name in self.views:
+            t = next(t for t in self.bound.program.tensors if t.name == name)
+            for d in range(2):
+                made[self.name_of_size(t.shape[d])] = self.int_names.index(f"{name}.n{d}")
+        return made
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def __call__(
+        self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+    ) -> list[Tensor]:
+        if self.missing:
+            tensors = [*tensors, *self.derive(tensors, ints)]
+        sizes = self.sizes(tensors, ints)
+        ready = self.ready(tensors, ints, sizes)
+        return ready.run(tensors, sizes, ints, floats)
+
+    def ready(
+        self, tensors: Sequence[Tensor], ints: Sequence[int], sizes: Sequence[int]
+    ) -> _Ready:
+        key = self.key(tensors, ints, sizes)
+        made = self.kernels.get(key)
+        if made is None:
+            made = self.kernels[key] = self.make(ints, dict(zip(self.size_names, sizes, strict=True)), key)
+        return made
+
+    def key(
+        self, tensors: Sequence[Tensor], ints: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[object, ...]:
+        if self.device == "cpu" and not _INTERPRET[0]:
+            at = self.width_at
+            return tuple([s if s <= EXACT else -1 for s in [sizes[k] for k in at]])
+        aligned = all([t.data_ptr() % 16 == 0 for t in tensors])
+        packed = self.packed(ints)
+        classes = tuple([min(sizes[k] & -sizes[k], 256) for k in self.class_at])
+        spans = tuple([ceil_pow2(min(sizes[k], EXACT)) for k in self.width_at])
+        return (packed, aligned, classes, spans, precision())
+
+    @cached_property
+    def width_at(self) -> list[int]:
+        made = [k for k, n in enumerate(self.size_names) if n in self.widths]
+        return made
+
+    @cached_property
+    def class_at(self) -> list[int]:
+        names = {*self.widths, *self.blocked}
+        made = [k for k, n in enumerate(self.size_names) if n in names]
+        return made
+
+    def packed(self, ints: Sequence[int]) -> int:
+        if self.lists is not None:
+            return ints[self.int_names.index(f"{self.lists[0]}setting")]
+        return ints[-1] if len(ints) > len(self.int_names) else 0
+
+    def make(self, ints: Sequence[int], sizes: dict[str, int], key: tuple[object, ...]) -> _Ready:
+        p = self.bound.program
+        if self.device == "cpu" and not _INTERPRET[0]:
+            exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
+            return _Ready(self, driver.compile_c(p, exact))
+        setting = self.setting(unpack(self.packed(ints)), sizes)
+        divisors = {
+            n: d
+            for n in [*self.widths, *self.blocked]
+            if (d := min(sizes[n] & -sizes[n], 256)) > 1
+        }
+        options = driver.TritonOptions(
+            setting.get("warps", 4), setting.get("stages", 3), precision()
+        )
+        return _Ready(self, driver.compile_triton(p, setting, divisors, bool(key[1]), None, options))
+
+    def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
+        """The given tile setting, with what it leaves open filled in from sizes."""
+        made = dict(given)
+        last = self.nest.free[-1] if self.nest.free else None
+        span = sizes.get(text(last.hi), EXACT) if last is not None else 1
+        if self.product is not None:
+            made = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3, **made}
+        elif self.nest.blocks:
+            made.setdefault("width", max(16, feature_width(span, self.half)))
+            whole = any(r.depth for r in self.nest.reductions) or "softmax" in str(self.traced)
+            made.setdefault("whole", int(whole))
+            if made["whole"]:
+                made["width"] = max(16, ceil_pow2(span))
+        else:
+            made.setdefault("width", feature_width(span, self.half))
+        if self.lists is not None:
+            made["listed"] = 1
+        inner = [r for r in self.nest.reductions if r.depth and not r.variable and not r.constant]
+        if inner and "inner" not in made:
+            made["inner"] = max(16, max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in inner))
+        if self.nest.reductions and not self.nest.rows and self.product is None and "edges" not in made:
+            made["edges"] = 32
+            reduce = [r for r in self.nest.reductions if not r.variable and not r.constant and not r.depth]
+            if reduce:
+                extent = sizes.get(text(reduce[0].loop.hi), 64)
+                made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
+        made.setdefault("rows", 8 if self.nest.rows is not None else 1)
+        made.setdefault("warps", 4)
+        made.setdefault("stages", 3)
+        return {k: v for k, v in made.items() if v}
+
+    def derive(self, tensors: Sequence[Tensor], ints: Sequence[int]) -> list[Tensor]:
+        """Views that were not prepared, made now: one device pass, nothing kept."""
+        from_names = dict(zip(self.names, tensors, strict=True))
+        made: dict[str, Tensor] = {}
+        for name in self.views:
+            shape = tuple(ints[self.int_names.index(f"{name}.n{d}")] for d in range(2))
+            made.update(derive_views(name, self.args[name], from_names, shape, self.missing))
+        return [made[n] for n in self.missing]
+
+    def outputs(self, sizes: Sequence[Any], like: Tensor, fake: bool = False) -> list[Tensor]:
+        table = dict(zip(self.size_names, sizes, strict=True))
+        made = []
+        for t in self.bound.program.outputs:
+            assert t.values is not None
+            shape = [_evaluate(e, table) for e in t.values.shape]
+            new = like.new_empty if fake or covers(self.bound.program, t) else like.new_zeros
+            made.append(new(shape, dtype=TORCH[t.dtype]))
+        return made
+
+
+class _Ready:
+    """A step with its kernel: where every argument of the kernel comes from."""
+
+    def __init__(self, step: Step, kernel: Kernel) -> None:
+        self.kernel, self.call = kernel, kernel.call
+        names = [*step.names, *step.missing]
+        at = {n: k for k, n in enumerate(names)}
+        self.take: list[int] = []
+        outs = [t.name for t in step.bound.program.outputs]
+        self.spaces: list[tuple[Callable[..., int], torch.dtype, bool]] = []
+        size_names = list(kernel.sizes)
+        prefix, lists = step.lists if step.lists is not None else ("", ())
+        listed = dict(zip(("units", "segs", "done"), lists, strict=False))
+        for b in kernel.buffers:
+            source = listed.get(b.name) or step.source(b.name)
+            if b.role in ("work", "counter") and b.name != "done":
+                self.take.append(len(names) + len(outs) + len(self.spaces))
+                self.spaces.append((_lambda(b.shape[0], size_names), TORCH[b.dtype], False))
+            elif b.name in outs:
+                self.take.append(len(names) + outs.index(b.name))
+            else:
+                self.take.append(at[source])
+        self.counters = next((b for b in kernel.buffers if b.role == "counter"), None)
+        self.need = _lambda(self.counters.shape[0], size_names) if self.counters else None
+        self.done_at = at.get(listed.get("done", ""), -1)
+        self.extra = self.extra_sizes(step, at, prefix, listed)
+        self.alloc = self.allocator(step)
+        self.like = next((k for k, n in enumerate(names) if n in step.traced.inputs), 0)
+        floats = [v.name for v in step.traced.scalars]
+        self.floats = [floats.index(n) for n in kernel.scalars]
+        keep = {n: k for k, n in enumerate(step.size_names)}
+        self.size_at = [keep[n] for n in kernel.sizes if n in keep]
+        self.same = self.size_at == list(range(len(step.size_names)))
+
+    def extra_sizes(self, step: Step, at: dict[str, int], prefix: str, listed: dict[str, str]) -> Any:
+        """n_units, n_segs and n_slots of a work list."""
+        if not listed:
+            return None
+        u, s = at[listed["units"]], at[listed["segs"]]
+        slots = step.int_names.index(f"{prefix}slots")
+        return eval(f"lambda t, ints: (t[{u}].shape[0], t[{s}].shape[0], ints[{slots}])")
+
+    def allocator(self, step: Step) -> Callable[..., list[Tensor]]:
+        """The outputs, as one generated function."""
+        parts, space = [], {"empty": torch.empty, "zeros": torch.zeros}
+        names = ", ".join(step.size_names)
+        for k, t in enumerate(step.bound.program.outputs):
+            assert t.values is not None
+            how = "empty" if covers(step.bound.program, t) else "zeros"
+            space[f"d{k}"] = TORCH[t.dtype]
+            shape = ", ".join(text(e) for e in t.values.shape)
+            parts.append(f"{how}(({shape},), dtype=d{k}, device=device)")
+        return eval(f"lambda device, {names}: [{', '.join(parts)}]", space)
+
+    def run(
+        self, tensors: Sequence[Tensor], sizes: Sequence[int], ints: Sequence[int], floats: Sequence[float]
+    ) -> list[Tensor]:
+        device = tensors[self.like].device
+        outs = self.alloc(device, *sizes)
+        self.into(tensors, outs, sizes, ints, floats)
+        return outs
+
+    def into(
+        self,
+        tensors: Sequence[Tensor],
+        outs: Sequence[Tensor],
+        sizes: Sequence[int],
+        ints: Sequence[int],
+        floats: Sequence[float],
+    ) -> None:
+        """Run into given outputs."""
+        mine = tuple(sizes) if self.same else tuple([sizes[k] for k in self.size_at])
+        pool = [*tensors, *outs]
+        if self.extra is not None:
+            mine = (*mine, *self.extra(tensors, ints))
+            self.workspaces(pool, mine)
+        elif self.spaces:
+            self.workspaces(pool, mine)
+        self.call([pool[k] for k in self.take], mine, [floats[k] for k in self.floats])
+
+    def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
+        device = pool[self.like].device
+        for size, dtype, _ in self.spaces:
+            pool.append(torch.empty(size(*sizes), dtype=dtype, device=device))
+        if self.need is not None and pool[self.done_at].numel() < self.need(*sizes):
+            pool[self.done_at] = torch.zeros(self.need(*sizes), dtype=torch.int32, device=device)
+
+
+_INTERPRET = [False]
+
+
+def precision() -> str:
+    """How 32-bit products are computed: torch's own switch decides."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def _lambda(e: Expr, names: Sequence[str]) -> Callable[..., int]:
+    return eval(f"lambda {', '.join(names)}: {text(e)}")
+
+
+def _evaluate(e: Expr, table: dict[str, Any]) -> Any:
+    return eval(text(e), {}, table)
+
+
+def derive_views(
+    name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...], wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """Transposed and entry views from the arrays of a structure."""
+    from_structure = _structure(name, arg, have, shape)
+    made: dict[str, Tensor] = {}
+    if f"{name}.rows" in wanted:
+        made[f"{name}.rows"] = from_structure.rows_stored()
+    if f"{name}.t_indptr" in wanted:
+        t = from_structure.transpose()
+        for label, array in (("indptr", t.indptr), ("indices", t.indices), ("perm", t.perm)):
+            if array is not None:
+                made[f"{name}.t_{label}"] = array
+    return made
+
+
+def _structure(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...]) -> Structure:
+    return Structure(
+        arg.kind,
+        (shape[0], shape[1]),
+        have.get(f"{name}.indptr"),
+        have.get(f"{name}.indices"),
+        perm=have.get(f"{name}.perm"),
+        block=arg.block,
+        check=False,
+    )
+

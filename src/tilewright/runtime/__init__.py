@@ -1,0 +1,1 @@
+"""Building, caching and launching compiled kernels. Torch begins here."""

@@ -1,0 +1,109 @@
+"""C text -> a function in this process. One OpenMP runtime: torch's own, when it has one.
+
+In: C source and the function's name. Out: a ctypes function, from the cache when it is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+from tilewright.runtime import cache
+from tilewright.runtime.counters import counters
+from tilewright.support import knobs
+from tilewright.support.errors import error
+
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-w")
+
+
+@functools.cache
+def compiler() -> tuple[str, str]:
+    """(path, version) of the C compiler."""
+    asked = knobs.compiler()
+    for name in [asked] if asked else ["cc", "gcc", "clang"]:
+        path = shutil.which(name)
+        if path is not None:
+            got = subprocess.run([path, "--version"], capture_output=True, text=True)
+            if got.returncode == 0:
+                return path, got.stdout.splitlines()[0]
+    raise error("no-compiler", got=f"CC={asked}" if asked else "none of cc, gcc, clang")
+
+
+def available() -> bool:
+    """Whether C can be compiled here."""
+    try:
+        compiler()
+    except Exception:
+        return False
+    return True
+
+
+@functools.cache
+def cpu_features() -> str:
+    """What -march=native means here; part of every key."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return cache.key_of(platform.machine(), line)
+    except OSError:
+        pass
+    return platform.machine() + platform.processor()
+
+
+@functools.cache
+def openmp() -> str | None:
+    """The OpenMP library that torch itself has loaded, so that there is one pool of threads."""
+    roots = [Path(torch.__file__).parent / "lib", Path(torch.__file__).parent.parent / "torch.libs"]
+    for root in roots:
+        for path in sorted(root.glob("libgomp*.so*")) + sorted(root.glob("libomp*.so*")):
+            return str(path)
+    return None
+
+
+def target_flags() -> tuple[str, ...]:
+    native = ("-march=native",) if platform.machine() in ("x86_64", "AMD64") else ("-mcpu=native",)
+    wide = ("-mprefer-vector-width=512",) if native[0] == "-march=native" else ()
+    return (*FLAGS, *native, *wide)
+
+
+def build(source: str, name: str) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+    """The function, compiled or found."""
+    path, version = compiler()
+    key = cache.key_of(source, target_flags(), version, cpu_features(), openmp())
+    library = cache.entry(key, "so")
+    if library.exists():
+        counters.disk_hits += 1
+    else:
+        counters.c_builds += 1
+        text = cache.store(cache.entry(key, "c"), lambda made: _write(made, source))
+        cache.store(library, lambda made: _compile(path, text, made, name))
+    try:
+        return getattr(ctypes.CDLL(str(library)), name)
+    except OSError as why:
+        raise error("cache-folder", name=str(library.parent), got=str(why)) from why
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _compile(cc: str, source: Path, out: Path, name: str) -> None:
+    own = openmp()
+    library = out.with_suffix(".o")
+    steps = [[cc, *target_flags(), "-fopenmp", "-c", str(source), "-o", str(library)]]
+    link = [own, f"-Wl,-rpath,{os.path.dirname(own)}"] if own else ["-fopenmp"]
+    steps.append([cc, "-shared", str(library), "-o", str(out), *link, "-lm"])
+    try:
+        for step in steps:
+            got = subprocess.run(step, capture_output=True, text=True)
+            if got.returncode:
+                raise error("c-build", name=name, got=got.stderr.strip()[:400], path=str(source))
+    finally:
+        library.unlink(missing_ok=True)

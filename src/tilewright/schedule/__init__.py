@@ -1,0 +1,1 @@
+"""Transformations of stage III: pure, legal or a reason, recorded as data."""

@@ -1,0 +1,132 @@
+"""The default schedule of the Triton back end: one set of rules for every program.
+
+In: an unscheduled stage III program and a setting. Out: a scheduled one, for `lower_to_tile`.
+
+    rows of their own length      a work list (or padded lanes, when there is none)
+    inside of blocks              lanes
+    a dense product               tiles of bm x bn x bk, grid in groups
+    last dense spatial loop       lanes of `width`; what is left: the grid
+    variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
+"""
+
+from __future__ import annotations
+
+from tilewright.ir import flat
+from tilewright.ir.expr import Const
+from tilewright.schedule import loop as step
+from tilewright.schedule.edit import loops
+from tilewright.schedule.options import Setting
+from tilewright.schedule.shape import Nest, Reduction, nest_of, product_of
+from tilewright.schedule.work import pad, work_list
+
+INNER = 256
+
+
+def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
+    """Stage III -> stage III with grid, lanes and serial loops."""
+    nest = nest_of(p)
+    product = product_of(nest)
+    if product is not None:
+        p = _product(p, nest, product, setting)
+    elif nest.blocks:
+        p = _blocks(p, nest, setting)
+    elif nest.rows is not None:
+        p = _rows(p, nest, setting)
+    else:
+        p = _entries(p, nest, setting)
+    return _rest_to_grid(p, nest)
+
+
+def _product(p: flat.Program, nest: Nest, product: tuple, setting: Setting) -> flat.Program:  # type: ignore[type-arg]
+    m, n, k = (x.name if isinstance(x, Reduction) else x.var.name for x in product)
+    for name, key, size in ((m, "bm", 64), (n, "bn", 64)):
+        p = step.split(p, name, setting.get(key, size))
+        p = step.kind(p, f"{name}_i", "lane")
+        p = step.kind(p, f"{name}_o", "grid")
+    p = step.split(p, k, setting.get("bk", 32))
+    p = step.kind(p, f"{k}_i", "lane")
+    return step.swizzle(p, setting.get("group", 8))
+
+
+def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+    """Block rows in the grid; the inside of a block in lanes, cut to bm and bn."""
+    for s in nest.blocks:
+        assert isinstance(s.hi, Const)
+        p = _cut(p, s.var.name, int(s.hi.value), setting.get("bm", 128), "grid")
+    p = _features(p, nest, setting)
+    for r in nest.reductions:
+        if r.constant:
+            p = _cut(p, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
+        elif not r.variable:
+            p = _dense_reduction(p, r, setting)
+    return p
+
+
+def _cut(p: flat.Program, name: str, extent: int, size: int, outer: str) -> flat.Program:
+    if extent <= size:
+        return step.kind(p, name, "lane")
+    p = step.split(p, name, size)
+    p = step.kind(p, f"{name}_i", "lane")
+    return step.kind(p, f"{name}_o", outer)
+
+
+def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+    assert nest.rows is not None
+    rows, entries = nest.rows
+    p = _features(p, nest, setting)
+    for r in nest.reductions:
+        if r.depth and not r.variable:
+            p = _dense_reduction(p, r, setting)
+    spread = work_list if setting.get("listed") else pad
+    p = spread(p, rows.var.name, entries.name, setting.get("rows", 8), setting.get("unroll", 1))
+    grids = [x.var.name for x in loops(p) if x.kind == "grid"]
+    first = "u" if setting.get("listed") else f"{rows.var.name}_o"
+    others = [g for g in grids if g != first]
+    return step.order(p, *others, first) if setting.get("outer") else step.order(p, first, *others)
+
+
+def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+    """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
+    dense = [r for r in nest.reductions if not r.variable and r.depth == 0]
+    if dense and nest.free:
+        name = nest.free[0].var.name
+        p = step.split(p, name, setting.get("edges", 32))
+        p = step.kind(p, f"{name}_i", "lane")
+        p = step.kind(p, f"{name}_o", "grid")
+        for r in dense:
+            p = _dense_reduction(p, r, setting)
+            if f"{r.name}_i" in {x.var.name for x in loops(p)} and r.folds[0].monoid.lane is not None:
+                p = step.rfactor(p, f"{r.name}_i")
+        return p
+    return _features(p, nest, setting)
+
+
+def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+    """The last dense spatial loop in lanes of `width`; whole when it is known to fit."""
+    if not nest.free:
+        return p
+    s = nest.free[-1]
+    name, width = s.var.name, setting.get("width", 32)
+    if setting.get("whole"):
+        return step.lane(p, name, width)
+    p = step.split(p, name, width)
+    p = step.kind(p, f"{name}_i", "lane")
+    return step.kind(p, f"{name}_o", "grid")
+
+
+def _dense_reduction(p: flat.Program, r: Reduction, setting: Setting) -> flat.Program:
+    """A reduction over a whole dense dimension: lanes, or tiles of lanes one after the other."""
+    if any(f.monoid.lane is None and f.monoid.fold is None for f in r.folds):
+        return p
+    if setting.get("inner"):
+        return step.lane(p, r.name, setting["inner"])
+    p = step.split(p, r.name, setting.get("width", 32))
+    return step.kind(p, f"{r.name}_i", "lane")
+
+
+def _rest_to_grid(p: flat.Program, nest: Nest) -> flat.Program:
+    for s in nest.spatial:
+        found = [x for x in loops(p) if x.var is s.var and x.kind == "serial"]
+        if found:
+            p = step.kind(p, s.var.name, "grid")
+    return p

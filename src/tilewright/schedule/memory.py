@@ -1,0 +1,57 @@
+"""Primitives about memory: `prefetch`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import Load, Var, select
+from tilewright.ir.flat import Loop
+from tilewright.ir.node import substitute, walk
+from tilewright.schedule.edit import edit, find, illegal, uses
+
+
+def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
+    """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early"""
+    loop = find(p, name)
+    gathers = _gathers(loop)
+    if not gathers:
+        raise illegal(f"prefetch({name})", "nothing in it is read through an index array")
+
+    def rule(s: Loop) -> list[stmt.Stmt]:
+        ahead = select(s.var + distance < s.hi, s.var + distance, s.var)
+        hints = [
+            stmt.Prefetch(load.buffer, substitute(load.indices, {let.var: Load(let.value.buffer, (ahead,))}))  # type: ignore[attr-defined]
+            for let, load in gathers
+        ]
+        at = max(s.body.index(let) for let, _ in gathers) + 1
+        return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
+
+    return edit(p, name, rule)
+
+
+def _gathers(loop: Loop) -> list[tuple[stmt.Let, Load]]:
+    """Loads addressed through `let j = idx[p]`, one for each buffer."""
+    lets = [
+        s
+        for s in loop.body
+        if isinstance(s, stmt.Let) and isinstance(s.value, Load) and s.value.indices == (loop.var,)
+    ]
+    found: dict[str, tuple[stmt.Let, Load]] = {}
+    for n in walk(loop.body):
+        if isinstance(n, Load):
+            for let in lets:
+                inner = {m for m in walk(n.indices) if isinstance(m, Var)}
+                if uses(n.indices, let.var) and not _needs(loop, inner):
+                    found.setdefault(n.buffer.name, (let, n))
+    return list(found.values())
+
+
+def _needs(loop: Loop, names: set[Var]) -> bool:
+    """Whether an address needs values that are not known at the top of the body."""
+    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let)}
+    lanes = {s.var for s in walk(loop.body) if isinstance(s, Loop)}
+    first = {s.var for s in loop.body if isinstance(s, stmt.Let)}
+    return bool(names & (made - first)) or bool(names & lanes)
+
+

@@ -1,0 +1,45 @@
+"""What a schedule asks of its target: one typed record for each back end, and the tile setting.
+
+A setting is a small dictionary of integers (so that it can be stored, compared and passed through torch):
+
+    rows, unroll, long, chunk    rows in a unit, unrolled entries, longest short row, entries of a piece
+    width, outer                 feature tile; 1: feature tiles outermost in the grid
+    bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
+    edges                        entries in a tile
+    warps, stages                of the Triton program
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Setting = dict[str, int]
+
+
+@dataclass(frozen=True)
+class TritonOptions:
+    """Every compile option of Triton that matters here, set explicitly."""
+
+    warps: int = 4
+    stages: int = 3
+    precision: str = "ieee"
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "num_ctas": 1,
+            "maxnreg": None,
+            "enable_fp_fusion": True,
+            "debug": False,
+            "sanitize_overflow": False,
+        }
+
+
+@dataclass(frozen=True)
+class COptions:
+    """chunk: iterations a thread takes at once; prefetch: entries ahead; width: lanes of the feature loop."""
+
+    chunk: int = 64
+    prefetch: int = 8
+    width: int = 128

@@ -1,0 +1,125 @@
+"""The shape of a stage III nest: which loops are spatial, which reduce, which rows have their own length.
+
+In: an unscheduled stage III program with one nest. Out: `Nest`, which the default schedulers read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var
+from tilewright.ir.flat import Loop
+from tilewright.ir.node import walk
+from tilewright.schedule.edit import uses
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A loop of a reduction; depth 0: of an outermost reduction, 1: nested in another one ..."""
+
+    loop: Loop
+    depth: int
+    folds: tuple[stmt.Fold, ...]
+
+    @property
+    def name(self) -> str:
+        return self.loop.var.name
+
+    @property
+    def variable(self) -> bool:
+        return isinstance(self.loop.lo, Load)
+
+    @property
+    def constant(self) -> bool:
+        return isinstance(self.loop.hi, Const)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """spatial: outermost first. rows: the spatial loop whose variable bounds a reduction."""
+
+    spatial: tuple[Loop, ...]
+    reductions: tuple[Reduction, ...]
+
+    @property
+    def rows(self) -> tuple[Loop, Reduction] | None:
+        for r in self.reductions:
+            for s in self.spatial:
+                if r.variable and r.depth == 0 and uses(r.loop.lo, s.var):
+                    return s, r
+        return None
+
+    @property
+    def blocks(self) -> tuple[Loop, ...]:
+        """Spatial loops of constant extent: the inside of a block."""
+        return tuple(s for s in self.spatial if isinstance(s.hi, Const))
+
+    @property
+    def free(self) -> tuple[Loop, ...]:
+        """Spatial loops over a whole dense dimension."""
+        rows = self.rows
+        held = {rows[0].var} if rows is not None else set()
+        return tuple(s for s in self.spatial if s.var not in held and not isinstance(s.hi, Const))
+
+
+def nest_of(p: flat.Program) -> Nest:
+    """The loops of the first nest of a program."""
+    spatial: list[Loop] = []
+    found: list[Reduction] = []
+
+    def block(body: tuple[stmt.Stmt, ...], depth: int, reducing: bool) -> None:
+        inits = 0
+        for s in body:
+            if isinstance(s, stmt.Init):
+                inits += 1
+            elif isinstance(s, Loop):
+                loop(s, depth + (1 if reducing and inits else 0), reducing or bool(inits))
+            elif isinstance(s, stmt.Guard):
+                block(s.body, depth, reducing)
+
+    def loop(s: Loop, depth: int, reducing: bool) -> None:
+        if reducing:
+            folds = tuple(n for n in walk(s.body) if isinstance(n, stmt.Fold))
+            found.append(Reduction(s, depth, folds))
+        else:
+            spatial.append(s)
+        block(s.body, depth, reducing)
+
+    block(p.body, 0, False)
+    return Nest(tuple(spatial), tuple(found))
+
+
+def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
+    """(m, n, k) of a dense product: sum over k of a[.., m, k] * b[.., k, n]."""
+    for r in nest.reductions:
+        if r.variable or r.constant or r.depth or len(r.folds) != 1:
+            continue
+        fold = r.folds[0]
+        if fold.monoid.name != "sum":
+            continue
+        sides = _factors(fold.args[0])
+        if len(sides) < 2:
+            continue
+        dense = [s for s in nest.free]
+        only = [[s for s in dense if uses(f, s.var)] for f in sides if uses(f, r.loop.var)]
+        if len(only) == 2:
+            a = [s for s in only[0] if s not in only[1]]
+            b = [s for s in only[1] if s not in only[0]]
+            if len(a) == 1 and len(b) == 1:
+                m, n = sorted((a[0], b[0]), key=nest.spatial.index)
+                return m, n, r
+    return None
+
+
+def _factors(e: Expr) -> list[Expr]:
+    if isinstance(e, Cast) and isinstance(e.a, Bin):
+        e = e.a
+    return [*_factors(e.a), *_factors(e.b)] if isinstance(e, Bin) and e.op == "*" else [e]
+
+
+def is_unit(v: Var, at: Expr) -> bool:
+    """Whether a variable enters an index with factor 1."""
+    if at is v:
+        return True
+    return isinstance(at, Bin) and at.op == "+" and (is_unit(v, at.a) or is_unit(v, at.b))

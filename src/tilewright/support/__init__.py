@@ -1,0 +1,1 @@
+"""Errors, knobs and names: what everything else stands on."""

@@ -1,0 +1,47 @@
+"""Every environment flag, typed and documented. Read at the moment of use, so that tests may change them.
+
+    knobs.dump()      # folder of TILEWRIGHT_DUMP, or None
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+KNOBS = {
+    "TILEWRIGHT_CACHE": "folder of compiled kernels (default: ~/.cache/tilewright)",
+    "TILEWRIGHT_DUMP": "folder that receives every stage of every compilation",
+    "TILEWRIGHT_SHOW": "1: kernels as they are built; 2: their generated code too",
+    "TILEWRIGHT_CHECK": "1: check index ranges on every call (slow, synchronises)",
+    "TILEWRIGHT_FALLBACK": "0: no C compiler is an error; 1 (default): slow torch lowering, one warning",
+    "CC": "the C compiler",
+}
+
+
+def cache() -> Path:
+    given = os.environ.get("TILEWRIGHT_CACHE")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "tilewright"
+
+
+def dump() -> Path | None:
+    given = os.environ.get("TILEWRIGHT_DUMP")
+    return Path(given) if given else None
+
+
+def show() -> int:
+    return int(os.environ.get("TILEWRIGHT_SHOW", "0") or 0)
+
+
+def check() -> bool:
+    return os.environ.get("TILEWRIGHT_CHECK", "0") not in ("", "0")
+
+
+def fallback() -> bool:
+    return os.environ.get("TILEWRIGHT_FALLBACK", "1") != "0"
+
+
+def compiler() -> str | None:
+    return os.environ.get("CC") or None

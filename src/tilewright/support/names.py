@@ -1,0 +1,33 @@
+"""Fresh names for one compilation: `i`, then `i1`, `i2`; the user's own names survive where they can."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+RESERVED = frozenset(
+    "int float double char long short void for while if else do return const static struct union "
+    "signed unsigned goto switch case default break continue register restrict inline auto extern "
+    "tl triton range min max exp log abs pow math x86 unix linux main".split()
+)
+
+
+class Names:
+    """A counter for each stem."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        stem = clean(stem)
+        n = self.used.get(stem, 0)
+        self.used[stem] = n + 1
+        return f"{stem}{n}" if n else stem
+
+
+def clean(stem: str) -> str:
+    """A name that is an identifier in Python and in C."""
+    stem = re.sub(r"\W", "_", stem)
+    if not stem or stem[0].isdigit() or keyword.iskeyword(stem) or stem in RESERVED:
+        stem = f"{stem}_"
+    return stem

@@ -1,0 +1,71 @@
+"""What tests stand on: Triton's interpreter, a cache of their own, seeds, markers, --accept.
+
+TILEWRIGHT_TEST_GPU=1 asks for a run on a GPU: Triton then compiles, and tests marked `gpu` run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+
+import pytest
+
+GPU_RUN = os.environ.get("TILEWRIGHT_TEST_GPU", "0") not in ("", "0")
+FIRST = "PYTEST_XDIST_WORKER" not in os.environ  # workers inherit what the first process sets
+
+if not GPU_RUN:
+    os.environ["TRITON_INTERPRET"] = "1"
+if FIRST:
+    os.environ["TILEWRIGHT_CACHE"] = tempfile.mkdtemp(prefix="tilewright-test-")
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.environ["TILEWRIGHT_CACHE"], "triton")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(2)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--accept", action="store_true", help="rewrite golden files with what came out"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA device and TILEWRIGHT_TEST_GPU=1")
+    config.addinivalue_line("markers", 'slow: takes seconds; leave out with -m "not slow"')
+    try:
+        from hypothesis import settings
+    except ImportError:
+        return
+    settings.register_profile("tilewright", deadline=None, derandomize=True)
+    settings.load_profile("tilewright")
+
+
+def pytest_unconfigure() -> None:
+    if FIRST:
+        shutil.rmtree(os.environ["TILEWRIGHT_CACHE"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if GPU_RUN and torch.cuda.is_available():
+        return
+    why = "no CUDA device" if GPU_RUN else "TILEWRIGHT_TEST_GPU is not set"
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def accept(request: pytest.FixtureRequest) -> bool:
+    """True when golden files are to be rewritten."""
+    return bool(request.config.getoption("--accept"))
