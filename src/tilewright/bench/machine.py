@@ -14,6 +14,7 @@ import os
 import platform
 import subprocess
 import tempfile
+import time
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -54,6 +55,23 @@ def _gpu() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "driver": (_output(query) or "").partition("\n")[0] or None,
     }
+
+
+def busy_cores(seconds: float = 0.2) -> float | None:
+    """How many cores others keep busy while this process sleeps; None where the system does not tell."""
+    before = _cpu_seconds()
+    time.sleep(seconds)
+    after = _cpu_seconds()
+    return (after - before) / seconds if before is not None and after is not None else None
+
+
+def _cpu_seconds() -> float | None:
+    """Time that all cores have worked: user, nice, system."""
+    try:
+        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:4]
+        return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _cpu_model() -> str:

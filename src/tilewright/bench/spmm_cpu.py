@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, graphs, probes, spmm_report, subject, timing
+from tilewright.bench import check, graphs, machine, probes, spmm_report, subject, timing
 from tilewright.bench.graphs import Graph
 from tilewright.bench.suite import Run, seeded
 from tilewright.formats import SparseTensor
@@ -15,6 +15,7 @@ from tilewright.formats import SparseTensor
 GRAPHS = "cora pubmed amazon_computers arxiv-sized".split()
 QUICK_GRAPHS = "cora tiny".split()
 WIDTHS, QUICK_WIDTHS = (32, 128, 512), (32, 128)
+BUSY = 0.2  # cores that others may use
 
 
 def measure(run: Run) -> int:
@@ -22,6 +23,7 @@ def measure(run: Run) -> int:
     usual = QUICK_GRAPHS if options.quick else GRAPHS
     names = graphs.chosen(options.data, options.graphs, usual)
     widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
+    busy = machine.busy_cores()
     libraries = {width: probes.compile_spmm_c(options.probes, width) for width in widths}
     for name in names:
         graph = graphs.load(name, options.data, "cpu")
@@ -35,7 +37,10 @@ def measure(run: Run) -> int:
     overhead: dict[str, float] = {}
     with run.part("call overhead"):
         overhead = call_overhead()
-    return run.finish(*spmm_report.cpu(run.rows, overhead))
+    text, summary = spmm_report.cpu(run.rows, overhead)
+    if busy is not None and busy > BUSY:
+        text += f"\nNOTE other processes kept {busy:.1f} cores busy: do not trust these times"
+    return run.finish(text, {**summary, "busy_cores": busy})
 
 
 def _case(run: Run, graph: Graph, width: int, library: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ In: `Traced` and one `Spec` for each input. Out: `Bound`: the program, and where
 
     bind(traced, {"a": Spec("csr", "f32", 2), "x": Spec("dense", "f32", 2)})
 
-Arrays of a sparse argument arrive in the order of `ARRAYS[format]`, then its permutation and its values.
+Formats: csr, csc, coo, bsr, bsc, ragged, dense, and `like:NAME`: other values on another argument's structure.
 """
 
 from __future__ import annotations
@@ -20,17 +20,6 @@ from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
-
-ARRAYS = {
-    "dense": (),
-    "csr": ("indptr", "indices"),
-    "csc": ("indptr", "indices"),
-    "coo": ("rows", "indices"),
-    "bsr": ("indptr", "indices"),
-    "block_mask": ("indptr", "indices"),
-    "ragged": ("indptr",),
-}
-
 
 @dataclass(frozen=True)
 class Spec:
@@ -177,7 +166,7 @@ class _Bind:
         trail = [self.rule(self.dim_name(name, d), name, d - 1) for d in range(2, s.rank)]
         axes, coords, stored = _TREES[s.format](self, name, s, shape)
         inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, 2)]
-        blocks = [Const(b, "i64") for b in s.block] if s.format in ("bsr", "block_mask") else []
+        blocks = [Const(b, "i64") for b in s.block] if s.format in ("bsr", "bsc") else []
         values = Buffer(name, s.dtype, (stored, *blocks, *trail)) if s.values else None
         perm = Buffer(f"{name}_perm", s.index, (stored,), "index") if s.perm else None
         return Tensor(
@@ -216,18 +205,20 @@ class _Bind:
         b = Axis(self.label(name, 1), "sparse", "fixed", Const(1, "i64"), a, None, cols)
         return (a, b), (((a, 1),), ((b, 1),)), nnz
 
-    def blocked(self, name: str, s: Spec, shape: list[Expr]) -> Any:
-        """bsr and block masks: block rows, stored block columns, then the inside of a block"""
+    def blocked(self, name: str, s: Spec, shape: list[Expr], outer: int) -> Any:
+        """bsr and block masks (outer = 0), and the same by block columns (outer = 1)"""
         n = self.rule(f"{name}_block_rows", f"{name}_indptr", 0, -1)
         nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
         i, j = self.label(name, 0), self.label(name, 1)
-        outer = Axis(f"{i}_b", "dense", "fixed", n)
+        labels = (i, j) if outer == 0 else (j, i)
+        first = Axis(f"{labels[0]}_b", "dense", "fixed", n)
         ptr, idx = self.array(name, "indptr", s, n + 1), self.array(name, "indices", s, nnz)
-        col = Axis(f"{j}_b", "sparse", "variable", None, outer, ptr, idx)
+        second = Axis(f"{labels[1]}_b", "sparse", "variable", None, first, ptr, idx)
         b0, b1 = s.block
         ii = Axis(f"{i}_in", "dense", "fixed", Const(b0, "i64"))
         jj = Axis(f"{j}_in", "dense", "fixed", Const(b1, "i64"))
-        return (outer, col, ii, jj), (((outer, b0), (ii, 1)), ((col, b1), (jj, 1))), nnz
+        row, col = (first, second) if outer == 0 else (second, first)
+        return (first, second, ii, jj), (((row, b0), (ii, 1)), ((col, b1), (jj, 1))), nnz
 
     def variable(self, name: str, s: Spec, shape: list[Expr]) -> Any:
         """ragged: rows of their own length, coordinates counted from the start of the row"""
@@ -396,8 +387,8 @@ _TREES: dict[str, Any] = {
     "csr": lambda self, name, s, shape: self.compressed(name, s, shape, 0),
     "csc": lambda self, name, s, shape: self.compressed(name, s, shape, 1),
     "coo": _Bind.entries,
-    "bsr": _Bind.blocked,
-    "block_mask": _Bind.blocked,
+    "bsr": lambda self, name, s, shape: self.blocked(name, s, shape, 0),
+    "bsc": lambda self, name, s, shape: self.blocked(name, s, shape, 1),
     "ragged": _Bind.variable,
 }
 

@@ -140,9 +140,12 @@ def _shift(new: Expr, d: str) -> Expr:
     return select(eq(new, Const(-math.inf, d)), Const(0.0, d), new)
 
 
-def _softmax_sum(d: str) -> Monoid:
-    """softmax over the axis, weighting v: a running maximum (base 2), sum and accumulator."""
-    c = Const(LOG2E, d)
+def _softmax_sum(name: str, d: str, unit: float) -> Monoid:
+    """softmax over the axis, weighting v: a running maximum (in base 2), sum and accumulator.
+
+    Scores times `unit` are in base 2: `softmax2_sum` takes them as they are and saves a product for each.
+    """
+    c = Const(unit, d)
 
     def combine(m1: Expr, s1: Expr, a1: Expr, m2: Expr, s2: Expr, a2: Expr) -> tuple[Expr, ...]:
         m = maximum(m1, m2)
@@ -161,7 +164,7 @@ def _softmax_sum(d: str) -> Monoid:
 
     zero = Const(0.0, d)
     return Monoid(
-        "softmax_sum",
+        name,
         ("top", "total", "acc"),
         (d, d, d),
         (Const(-math.inf, d), zero, zero),
@@ -171,7 +174,7 @@ def _softmax_sum(d: str) -> Monoid:
             "m s a",
             lambda m, s, a: (
                 select(eq(s, zero), zero, a / select(eq(s, zero), Const(1.0, d), s)),
-                select(eq(s, zero), Const(-math.inf, d), m / c + unary("log", s)),
+                select(eq(s, zero), Const(-math.inf, d), m / Const(LOG2E, d) + unary("log", s)),
             ),
             d,
         ),
@@ -242,7 +245,8 @@ def monoids(d: str) -> dict[str, Monoid]:
         _single("any", "b1", False, "max", lambda a, b: a | b),
         _single("all", "b1", True, "min", lambda a, b: a & b),
         _mean(d),
-        _softmax_sum(d),
+        _softmax_sum("softmax_sum", d, LOG2E),
+        _softmax_sum("softmax2_sum", d, 1.0),
         _logsumexp(d),
         _arg("argmax", d, lo, ">"),
         _arg("argmin", d, hi, "<"),

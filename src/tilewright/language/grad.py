@@ -121,8 +121,10 @@ class _Back:
         e = Reduce(e.monoid, tuple(fresh.values()), substitute(e.args, dict(fresh)), e.part)
         wide = (*axes, *e.over)
         drives = (*held, *_accesses(e.args))
-        if e.monoid.name == "softmax_sum":
+        if e.monoid.name in ("softmax_sum", "softmax2_sum"):
             score, value = e.args
+            if e.monoid.name == "softmax2_sum":
+                score = score * Const(math.log(2.0), "f32")
             top = self.keep(Reduce(monoids("f32")["logsumexp"], e.over, (score,)))
             p = unary("exp", score - top)
             mean = self.keep(e)

@@ -142,7 +142,7 @@ class _Walk:
 
     def axes(self, ix: Index) -> list[tuple[Axis | None, int]]:
         if self.lead is not None:
-            for at, parts in zip(self.lead.indices, self.lead.buffer.coords, strict=True):
+            for at, parts in zip(self.lead.indices[:2], self.lead.buffer.coords[:2], strict=True):
                 if at is ix:
                     return list(parts)
         return [(None, 1)]
@@ -239,17 +239,17 @@ class _Walk:
         assert t.values is not None
         if not t.sparse:
             return t.values, tuple(self.value(ix, env, block) for ix in a.indices)
-        return t.values, self.position(t, env)
+        trail = tuple(self.value(ix, env, block) for ix in a.indices[2:])
+        return t.values, (*self.position(t, env), *trail)
 
     def position(self, t: Tensor, env: _Env) -> tuple[Expr, ...]:
-        """The index into a sparse tensor's values: last stored axis, then the dense ones inside it."""
-        held = [
-            n for n, ax in enumerate(t.axes) if ax.kind == "sparse" or ax.extent == "variable"
-        ]
-        first = env.pos[t.axes[held[-1]]]
+        """The index into a sparse tensor's values: last stored axis, then the inside of a block."""
+        path = [ax for ax in t.axes if any(ax is part for c in t.coords[:2] for part, _ in c)]
+        held = [n for n, ax in enumerate(path) if ax.kind == "sparse" or ax.extent == "variable"]
+        first = env.pos[path[held[-1]]]
         if t.perm is not None:
             first = Load(t.perm, (first,))
-        return (first, *(env.pos[ax] for ax in t.axes[held[-1] + 1 :]))
+        return (first, *(env.pos[ax] for ax in path[held[-1] + 1 :]))
 
     def value(self, e: Expr, env: _Env, block: Block) -> Expr:
         """An expression with coordinates resolved; reductions are emitted into block."""

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tilewright.formats.cache import CACHE
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
-from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.args import Arg, sparse_arrays
 from tilewright.ops.dtypes import name_of
@@ -48,7 +47,7 @@ def rows_first(a: SparseTensor) -> SparseTensor:
 def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
     """The argument of a sparse tensor with its arrays, values and integers."""
     s = a.structure
-    arrays, tensors = structure_bundle(s)
+    arrays, tensors = sparse_arrays(s)
     values = a.values
     dtype = name_of(values.dtype, name) if values is not None else "f32"
     blocked = 2 if s.format == "bsr" else 0
@@ -70,12 +69,16 @@ def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
     return arg, found, [s.shape[0], s.shape[1]]
 
 
-def structure_bundle(s: Structure) -> tuple[tuple[str, ...], list[Tensor]]:
-    return sparse_arrays(s)
-
-
-def check_device(where: str, lead: str, device: torch.device, **others: Tensor) -> None:
-    """All operands on one device."""
-    for name, t in others.items():
-        if t.device != device:
-            raise error("device", where=where, name=name, got=t.device, other=lead, expected=device)
+def check_dense(
+    where: str, name: str, t: Any, rank: int, device: torch.device, lead: str, floating: bool = True
+) -> None:
+    """A strided tensor of a rank, on a device, of a dtype that kernels know."""
+    if not isinstance(t, Tensor) or t.layout != torch.strided:
+        got = t.layout if isinstance(t, Tensor) else type(t).__name__
+        raise error("layout", where=where, name=name, got=got, expected="a dense (strided) tensor")
+    if t.dim() != rank:
+        raise error("shape", where=where, name=name, got=tuple(t.shape), expected=f"{rank} dimensions")
+    if floating and not t.dtype.is_floating_point:
+        raise error("dtype", where=where, name=name, got=t.dtype, expected="a floating point dtype")
+    if t.device != device:
+        raise error("device", where=where, name=name, got=t.device, other=lead, expected=device)

@@ -38,14 +38,16 @@ VIEWS = {
     "coo": {"rows": "rows", "indices": "indices", "perm": "perm"},
     "ragged": {"indptr": "indptr"},
     "bsr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
-    "block_mask": {"indptr": "indptr", "indices": "indices"},
+    "bsc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
 }
 
 
 def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
     """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
-    if arg.kind != "csr":
+    if arg.kind == "ragged":
         return arg.kind
+    blocked = arg.kind != "csr"
+    by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")
     s = traced.body[0]
     assert isinstance(s, coord.Assign)
     held = set(spatial(s))
@@ -53,9 +55,9 @@ def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
         if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == arg.name:
             row, col = n.indices[0], n.indices[1]
             if row in held and col in held:
-                return "csr" if nested else "coo"
-            return "csc" if col in held else "csr"
-    return "csr"
+                return by_row if nested or blocked else "coo"
+            return by_column if col in held else by_row
+    return by_row
 
 
 class Step:
@@ -83,7 +85,7 @@ class Step:
     def spec(self, a: Arg) -> Spec:
         view = self.views.get(a.name, a.kind)
         perm = f"{VIEWS[view]['perm']}" in a.arrays if view in VIEWS and "perm" in VIEWS[view] else False
-        if view == "csc":
+        if view in ("csc", "bsc"):
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
         return Spec(view, a.dtype, a.rank, a.index, a.block, perm, a.values, a.strided)
 

@@ -103,7 +103,7 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
 
 def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     """The last dense spatial loop in lanes of `width`; whole when it is known to fit."""
-    if not nest.free:
+    if not nest.free or nest.spatial[-1] is not nest.free[-1]:
         return p
     s = nest.free[-1]
     name, width = s.var.name, setting.get("width", 32)

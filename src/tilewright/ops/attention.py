@@ -1,0 +1,111 @@
+"""tw.attention over the blocks of a mask: softmax-weighted sums, one pass, nothing of size S x S."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from tilewright.formats.tensor import SparseTensor
+from tilewright.ir.monoid import LOG2E
+from tilewright.language import functions as fn
+from tilewright.language.trace import Param, axes, outputs, trace
+from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.bound import Launch
+from tilewright.ops.library import run
+from tilewright.ops.registry import register
+from tilewright.ops.settings import pack
+from tilewright.ops.sparse import bundle, check_dense
+from tilewright.schedule.options import Setting
+from tilewright.support.errors import error
+
+
+def attention_blocks(
+    mask: Param, q: Param, k: Param, v: Param, scale: Any, o: Param, lse: Param
+) -> None:
+    b, g, i, j, e, d = axes("b g i j e d")
+    score = mask[i, j] * fn.sum(e, (q[b, g, i, e] * scale) * k[b, j, e])
+    outputs(o[b, g, i, d], lse[b, g, i], value=fn.softmax2_sum_lse(j, score, v[b, j, d]))
+
+
+register(trace(attention_blocks, scalars=("scale",)))
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: SparseTensor,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(q @ k.T * scale) @ v over the blocks of a mask; queries without any block give 0.
+
+    q: [..., heads, S, d]; k, v: [..., heads, T, d], as in scaled_dot_product_attention; mask: block_mask(bits).
+    With enable_gqa, k and v may have fewer heads: a divisor of q's.
+
+    >>> y = attention(q, k, v, mask=block_mask(bits, block=128))
+    """
+    _check(q, k, v, mask, enable_gqa)
+    return run(*_call(q, k, v, mask, scale, None))[0].view(*q.shape[:-1], v.shape[-1])
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
+    where = "attention(q, k, v, mask)"
+    if not isinstance(mask, SparseTensor) or mask.structure.format != "block_mask":
+        got = mask.structure.format if isinstance(mask, SparseTensor) else type(mask).__name__
+        raise error("layout", where=where, name="mask", got=got, expected="a block mask: tw.block_mask(bits)")
+    rank = q.dim() if isinstance(q, Tensor) and q.dim() in (3, 4) else 4
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        check_dense(where, name, t, rank, mask.device, "mask")
+        if t.dtype != q.dtype:
+            raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{q.dtype}, as q")
+    want = (q.shape[-2], k.shape[-2])
+    if tuple(mask.shape) != want:
+        expected = f"{want}: queries x keys (pass shape= to block_mask)"
+        raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
+    heads, kv = q.shape[-3], k.shape[-3]
+    fits = heads == kv or (gqa and kv and heads % kv == 0)
+    if not fits or k.shape[-1] != q.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-3] != k.shape[:-3]:
+        expected = f"heads, keys and features to fit q {tuple(q.shape)} and v {tuple(v.shape)}"
+        raise error("shape", where=where, name="k", got=tuple(k.shape), expected=expected)
+
+
+def _call(
+    q: Tensor, k: Tensor, v: Tensor, mask: SparseTensor, scale: float | None, setting: Setting | None
+) -> tuple[str, list[Tensor], list[int], list[float]]:
+    """Heads in two dimensions: [batch * kv heads, query heads each, S, d]."""
+    kv = math.prod(k.shape[:-2])
+    group = q.shape[-3] // k.shape[-3]
+    q4 = q.reshape(kv, group, *q.shape[-2:]).contiguous()
+    k3 = k.reshape(kv, *k.shape[-2:]).contiguous()
+    v3 = v.reshape(kv, *v.shape[-2:]).contiguous()
+    arg, tensors, ints = bundle("mask", mask)
+    if q.is_cuda:
+        ints.append(pack(setting or choose(q.shape[-1], mask.structure.block)))
+    args = (arg, dense_arg("q", q4), dense_arg("k", k3), dense_arg("v", v3))
+    factor = (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1])) * LOG2E
+    return program_text("attention_blocks", args), [*tensors, q4, k3, v3], ints, [factor]
+
+
+def choose(d: int, block: tuple[int, int]) -> Setting:
+    """Tiles by head width: 64 queries for narrow heads, 128 for wide ones."""
+    if d <= 64:
+        return {"bm": min(64, block[0]), "bn": min(128, block[1]), "warps": 4, "stages": 3}
+    return {"bm": min(128, block[0]), "bn": min(128, block[1]), "warps": 8, "stages": 3}
+
+
+def plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: SparseTensor,
+    scale: float | None = None,
+    setting: Setting | None = None,
+) -> Launch:
+    """A bound launch; setting: bm, bn, warps, stages."""
+    return Launch(*_call(q, k, v, mask, scale, setting))
+
+

@@ -1,0 +1,50 @@
+"""A bound launch: everything decided, outputs in place; what benchmarks capture and users may replay.
+
+    plan = spmm.plan(A, x); plan.launch(); plan.out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tilewright.ops.entry import entry
+from tilewright.ops.settings import unpack
+from tilewright.runtime.kernel import Kernel
+from tilewright.schedule.options import Setting
+
+
+class Launch:
+    """One kernel on given tensors, into `out`. `launch()` enqueues it and nothing else."""
+
+    def __init__(
+        self, program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float] = ()
+    ) -> None:
+        device = next(t.device for t in tensors)
+        step = entry(program, device.type).steps[0]
+        self.tensors, self.ints, self.floats = list(tensors), list(ints), list(floats)
+        if step.missing:
+            self.tensors += step.derive(self.tensors, self.ints)
+        self.sizes = step.sizes(self.tensors, self.ints)
+        self.ready = step.ready(self.tensors, self.ints, self.sizes)
+        self.outs = self.ready.alloc(device, *self.sizes)
+        self.packed: Setting = unpack(step.packed(self.ints))
+
+    @property
+    def out(self) -> Tensor:
+        return self.outs[0]
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.ready.kernel
+
+    @property
+    def setting(self) -> Setting:
+        return {**self.kernel.setting, **self.packed}
+
+    def launch(self) -> None:
+        self.ready.into(self.tensors, self.outs, self.sizes, self.ints, self.floats)
+
+    def __str__(self) -> str:
+        return f"launch of {self.kernel.name} with {self.setting}"

@@ -1,0 +1,97 @@
+"""Prepared work: which setting and which work list an operator uses on a structure.
+
+Plans live on the structure (`structure.plans`), so they are shared by all tensors on it and go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tilewright.formats.structure import Structure
+from tilewright.ops.args import LIST, T_LIST, Arg
+from tilewright.ops.settings import feature_width, pack
+from tilewright.runtime.worklist import WorkList, make_work_list
+from tilewright.schedule.options import Setting
+
+L2_BYTES = 30 << 20
+
+# rows, unroll, long, chunk, warps: the settings that measured choice looks at
+SETTINGS: list[Setting] = [
+    {"rows": r, "unroll": u, "long": ln, "chunk": c, "warps": w}
+    for r, u, ln, c, w in (
+        (8, 4, 32, 512, 1),
+        (16, 4, 32, 512, 2),
+        (4, 4, 16, 256, 1),
+        (4, 4, 64, 512, 1),
+        (8, 4, 128, 2048, 2),
+        (2, 4, 16, 128, 1),
+        (4, 8, 32, 256, 1),
+        (8, 2, 16, 256, 2),
+        (16, 2, 64, 1024, 4),
+        (1, 8, 16, 256, 1),
+    )
+]
+
+
+def default_setting(s: Structure, span: int, dtype: torch.dtype) -> Setting:
+    """A setting from the average row and the width alone."""
+    mean = s.nnz / max(s.shape[0], 1)
+    pick = SETTINGS[2] if mean < 8 else SETTINGS[0] if mean < 64 else SETTINGS[4]
+    return complete(pick, s, span, dtype)
+
+
+def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> Setting:
+    """Feature tile and grid order filled in: feature tiles outermost when x would not stay in L2."""
+    made = dict(setting)
+    made.setdefault("width", feature_width(span, dtype.itemsize == 2))
+    if "outer" not in made:
+        made["outer"] = int(s.shape[1] * span * dtype.itemsize > L2_BYTES)
+    return made
+
+
+def choose(s: Structure, span: int, dtype: torch.dtype) -> Setting:
+    """The tuned setting of a structure for a width and dtype, or the default."""
+    key = ("chosen", span, dtype)
+    if key not in s.plans:
+        s.plans[key] = default_setting(s, span, dtype)
+    made: Setting = s.plans[key]
+    return made
+
+
+def work_list_of(s: Structure, setting: Setting) -> WorkList:
+    key = ("list", setting["rows"], setting["long"], setting["chunk"])
+    if key not in s.plans:
+        assert s.indptr is not None
+        s.plans[key] = make_work_list(s.indptr, setting)
+    made: WorkList = s.plans[key]
+    return made
+
+
+def listed(
+    arg: Arg, s: Structure, span: int, dtype: torch.dtype, backward: bool, setting: Setting | None = None
+) -> tuple[tuple[str, ...], list[Tensor], list[int]]:
+    """(array names, tensors, integers) of the work lists that a call takes along."""
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    ints: list[int] = []
+    stream = torch._C._cuda_getCurrentRawStream(s.device.index or 0)
+    for structure, labels, wanted in ((s, LIST, True), (s.transposed, T_LIST, backward)):
+        if structure is None or not wanted:
+            continue
+        chosen = choose(structure, span, dtype) if setting is None else complete(setting, s, span, dtype)
+        work = work_list_of(structure, chosen)
+        tiles = -(-span // chosen["width"])
+        names += labels
+        tensors += [work.units, work.segs, work.done(tiles, stream)]
+        ints += [work.slots, pack(chosen)]
+    return tuple(names), tensors, ints
+
+
+def with_lists(arg: Arg, names: Sequence[str]) -> Arg:
+    return Arg(
+        arg.name, arg.kind, arg.dtype, arg.rank, arg.index, arg.block, arg.values, arg.strided,
+        (*arg.arrays, *names),
+    )
