@@ -256,10 +256,10 @@ def attention(rows: Rows, n: tuple[int, int], block: tuple[int, int], depth: int
     o, lse = dense("o", "ie", "out"), dense("l", "i", "out")
     scale = Var("scale", "f32")
     score = at(m, "ij") * reduce("sum", "d", at(q, "id") * at(k, "jd")) * scale
-    first = reduce("softmax_sum", "j", score, at(v, "je"))
-    second = reduce("logsumexp", "j", score)
-    body = (Assign((at(o, "ie"),), (first,)), Assign((at(lse, "i"),), (second,)))
-    p = coord.Program("attention", (m, q, k, v, o, lse), (scale,), body)
+    args = (score, at(v, "je"))
+    values = (reduce("softmax_sum", "j", *args), reduce("softmax_sum", "j", *args, part=1))
+    body = Assign((at(o, "ie"), at(lse, "i")), values)
+    p = coord.Program("attention", (m, q, k, v, o, lse), (scale,), (body,))
     arrays = {"q": numbers(1, n[0], depth), "k": numbers(2, n[1], depth), "v": numbers(3, n[1], width)}
     arrays |= row_arrays("m", rows)
     sizes = {"n_i": n[0], "n_j": n[1], "n_d": depth, "n_e": width, "m_nnz": len(arrays["m_indices"])}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from tilewright.codegen import c, triton
 from tilewright.ir import coord, flat, tile
-from tilewright.ir.expr import Const
+from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.node import substitute
 from tilewright.ir.text import text
 from tilewright.lowering.flatten import lower_to_flat
@@ -71,20 +71,32 @@ EXTENSION = {
 }
 
 
-def lower(p: coord.Program, log: _Log, divisors: Mapping[str, int]) -> flat.Program:
-    """Stage I -> stage III, unscheduled."""
+def lower(
+    p: coord.Program, log: _Log, divisors: Mapping[str, int], known: Mapping[str, Expr]
+) -> flat.Program:
+    """Stage I -> stage III, unscheduled; `known` sizes are replaced (by numbers, by narrower variables)."""
     log.keep("coord", p)
     positions = log.keep("loops", lower_to_position(p, divisors))
-    made: flat.Program = log.keep("flat", lower_to_flat(positions, divisors))
+    made = lower_to_flat(positions, divisors)
+    table = {v: known[v.name] for v in made.sizes if v.name in known}
+    sizes = tuple(n if isinstance(n := table.get(v, v), Var) else v for v in made.sizes)
+    facts = tuple((n if isinstance(n := table.get(v, v), Var) else v, d) for v, d in made.divisors)
+    made = replace(made, body=substitute(made.body, table), sizes=sizes, divisors=facts)
+    log.keep("flat", made)
     return made
 
 
 def to_tile(
-    p: coord.Program, setting: Setting, divisors: Mapping[str, int], log: _Log | None = None
+    p: coord.Program,
+    setting: Setting,
+    divisors: Mapping[str, int],
+    narrow: Iterable[str] = (),
+    log: _Log | None = None,
 ) -> tile.Program:
-    """Stage I -> tile form, with the default schedule of a setting."""
+    """Stage I -> tile form, with the default schedule of a setting; narrow sizes are below 2**31."""
     log = log or _Log(p.name)
-    scheduled = log.keep("scheduled", schedule_triton(lower(p, log, divisors), setting))
+    known = {n: Var(n, "i32") for n in narrow}
+    scheduled = log.keep("scheduled", schedule_triton(lower(p, log, divisors, known), setting))
     made: tile.Program = log.keep("tile", lower_to_tile(scheduled))
     return made
 
@@ -93,13 +105,14 @@ def compile_triton(
     p: coord.Program,
     setting: Setting,
     divisors: Mapping[str, int],
+    narrow: Iterable[str] = (),
     aligned: bool = True,
     target: Any = None,
     options: TritonOptions | None = None,
 ) -> Kernel:
     """Stage I -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built."""
     log = _Log(p.name)
-    t = to_tile(p, setting, divisors, log)
+    t = to_tile(p, setting, divisors, narrow, log)
     options = options or TritonOptions(setting.get("warps", 4), setting.get("stages", 3))
     source = log.keep("triton", triton.emit_triton(t, options.precision))
     grid = kernel.python_of(t.grid, [v.name for v in t.sizes])
@@ -122,9 +135,7 @@ def compile_c(
     """Stage I -> C, with some sizes known exactly."""
     log = _Log(p.name)
     options = options or COptions()
-    f = lower(p, log, {})
-    known = {v: Const(exact[v.name], "i64") for v in f.sizes if v.name in exact}
-    f = replace(f, body=substitute(f.body, known))
+    f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
     f = log.keep("scheduled", schedule_c(f, options))
     source = log.keep("c", c.emit_c(f, options.chunk))
     fn = build_c.build(source, f.name)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tilewright.bench import check, probes, subject, timing
+from tilewright.bench.beside import beside
 from tilewright.bench.suite import Run, fastest, seeded, spelled
 from tilewright.bench.tables import geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor, block_mask
@@ -39,7 +40,7 @@ def measure(run: Run) -> int:
     for d in DIMS:
         qkv = _operands(tokens, d)
         dense_ms = None
-        with run.part(f"d {d} SDPA"):
+        with run.peer(f"d {d} SDPA"):
             dense_ms = timing.graph_ms(partial(_sdpa, *qkv), replays=10)
         for kept in KEPT:
             with run.part(f"d {d} {kept:.0%}"):
@@ -104,7 +105,7 @@ def _case(
     row |= {"dtype": "bf16", "blocks": int(bits.sum()), "settings": []}
     for setting in settings:
         with run.part(f"{row['case']} {setting}"):
-            row["settings"].append(_one(qkv, bits, mask, scale, expected, setting, probe))
+            row["settings"].append(_one(run, qkv, bits, mask, scale, expected, setting, probe))
     row["ok"] = bool(row["settings"]) and all(s["ok"] for s in row["settings"])
     best = fastest(row["settings"])
     row |= {"best_ms": best.get("ms"), "best_setting": best.get("setting")}
@@ -113,7 +114,7 @@ def _case(
     row["over_probe"] = geomean(s["probe_ms"] / s["ms"] for s in same)
     row["over_probe_best"] = ratio(row["probe_ms"], row["best_ms"])
     if run.options.flex:
-        with run.part(f"{row['case']} flex"):
+        with run.peer(f"{row['case']} flex"):
             row["flex_ms"] = _flex_ms(qkv, bits)
     row["over_flex"] = ratio(row.get("flex_ms"), row["best_ms"])
     flops = 4 * heads * row["blocks"] * BLOCK * BLOCK * d
@@ -122,6 +123,7 @@ def _case(
 
 
 def _one(
+    run: Run,
     qkv: tuple[Tensor, Tensor, Tensor],
     bits: Tensor,
     mask: SparseTensor,
@@ -135,14 +137,11 @@ def _one(
     plan.launch()
     told = check.compare(plan.out.reshape(expected.shape), expected, TOLERANCE)
     made: dict[str, Any] = {"setting": setting, "error": told.error, "ok": told.ok}
-    if probe is None or setting != TILES[qkv[0].shape[-1]]:
-        return made | {"ms": timing.graph_ms(plan.launch)}
-    launch, out = probes.attention(probe, qkv, _block_rows(bits), scale, BLOCK, setting)
-    check.poison(out)
-    launch()
-    made["probe_ok"] = check.compare(out, expected, TOLERANCE).ok
-    made["ms"], made["probe_ms"] = timing.graphs_ms([plan.launch, launch])
-    return made
+    peer = None
+    if probe is not None and setting == TILES[qkv[0].shape[-1]]:
+        peer = partial(probes.attention, probe, qkv, _block_rows(bits), scale, BLOCK, setting)
+    right = lambda out: check.compare(out, expected, TOLERANCE).ok
+    return made | beside(run, str(setting), plan.launch, peer, right)
 
 
 def _flex_ms(qkv: tuple[Tensor, Tensor, Tensor], bits: Tensor) -> float:

@@ -6,6 +6,7 @@ the probe, with the gather in the load and the scatter in the store.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tilewright.bench import check, probes, subject, timing
+from tilewright.bench.beside import beside
 from tilewright.bench.suite import Run, fastest, seeded, spelled
 from tilewright.bench.tables import geomean, least, ratio, table, verdict
 
@@ -85,7 +87,7 @@ def _case(
     weight_t = w.t().contiguous()
     for setting in settings:
         with run.part(f"{row['case']} {setting}"):
-            row["settings"].append(_one(x, w, weight_t, rows, reference, setting, probe))
+            row["settings"].append(_one(run, x, w, weight_t, rows, reference, setting, probe))
     row["ok"] = bool(row["settings"]) and all(s["ok"] for s in row["settings"])
     best = fastest(row["settings"])
     row |= {"best_ms": best.get("ms"), "best_setting": best.get("setting")}
@@ -100,6 +102,7 @@ def _case(
 
 
 def _one(
+    run: Run,
     x: Tensor,
     w: Tensor,
     weight_t: Tensor,
@@ -113,14 +116,11 @@ def _one(
     plan.launch()
     told = check.compare(_kept(plan.out, rows), reference)
     made: dict[str, Any] = {"setting": setting, "error": told.error, "ok": told.ok}
-    if probe is None or setting not in TILES:
-        return made | {"ms": timing.graph_ms(plan.launch)}
-    launch, out = probes.rows_matmul(probe, x, weight_t, rows, setting)
-    check.poison(out)
-    launch()
-    made["probe_ok"] = check.compare(_kept(out, rows), reference).ok
-    made["ms"], made["probe_ms"] = timing.graphs_ms([plan.launch, launch])
-    return made
+    peer = None
+    if probe is not None and setting in TILES:
+        peer = partial(probes.rows_matmul, probe, x, weight_t, rows, setting)
+    right = lambda out: check.compare(_kept(out, rows), reference).ok
+    return made | beside(run, str(setting), plan.launch, peer, right)
 
 
 def _kept(out: Tensor, rows: Tensor) -> Tensor:

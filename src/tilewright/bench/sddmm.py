@@ -22,7 +22,12 @@ GRAPHS = "cora pubmed amazon_computers musae_github snap_ego_twitter".split()
 GENERATED_GRAPHS = ["tiny", "arxiv-sized"]
 WIDTHS = (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
-SETTINGS, QUICK_SETTINGS = 10, 2
+KEYS = ("edges", "width", "warps")
+TILES = (
+    *((16, 32, 1), (32, 32, 2), (32, 32, 4), (64, 32, 4), (16, 32, 2)),
+    *((16, 64, 2), (16, 128, 2), (16, 128, 4), (32, 128, 4), (64, 128, 4)),
+)
+QUICK_SETTINGS = 2
 REFERENCE_US = {
     ("cora", "fp32"): (6.2, 7.2),
     ("pubmed", "fp32"): (8.7, 15.0),
@@ -44,12 +49,11 @@ def measure(run: Run) -> int:
     names = graphs.chosen(options.data, options.graphs, usual)
     names = names[:2] if options.quick else names
     widths = options.widths or WIDTHS
-    settings = _settings(run)
     warming = run.warm(
         [
             {"width": width, "dtype": dtype_name(dtype), "setting": setting}
             for width in sorted(widths, reverse=True)
-            for setting in [*settings, None]
+            for setting in [*_settings(run, width), None]
             for dtype in DTYPES
         ]
     )
@@ -62,20 +66,22 @@ def measure(run: Run) -> int:
                 if run.late:
                     continue
                 with run.part(case):
-                    run.add(_case(run, case, graph, width, dtype, settings))
+                    run.add(_case(run, case, graph, width, dtype))
                     run.say(f"{case}: {run.rows[-1].get('best_ms')} ms")
     return run.finish(*_report(run.rows))
 
 
-def _settings(run: Run) -> list[dict[str, Any]]:
-    usual = QUICK_SETTINGS if run.options.quick else SETTINGS
-    return subject.settings("sddmm")[: run.options.settings or usual]
+def _settings(run: Run, width: int) -> list[dict[str, Any]]:
+    """The operator's own, else these tiles; none wider than the features."""
+    usual = QUICK_SETTINGS if run.options.quick else len(TILES)
+    known = subject.settings("sddmm") or [dict(zip(KEYS, t, strict=True)) for t in TILES]
+    return [s for s in known if s["width"] <= width][: run.options.settings or usual]
 
 
 def _pattern(graph: Graph) -> SparseTensor:
     ones = torch.ones(graph.nnz, device=graph.indptr.device)
     a = SparseTensor.from_torch(graph.torch_csr(ones)).with_values(None)
-    return a.prepare(transpose=False)
+    return a.prepare()
 
 
 def _case(
@@ -84,7 +90,6 @@ def _case(
     graph: Graph,
     width: int,
     dtype: torch.dtype,
-    settings: list[dict[str, Any]],
 ) -> dict[str, Any]:
     device = run.options.device
     x = torch.randn(graph.rows, width, generator=seeded(device, 1), device=device).to(dtype)
@@ -98,7 +103,7 @@ def _case(
     a = _pattern(graph)
     if device == "cuda":
         _vendor(run, row, graph, x, z, reference)
-        _settings_of(run, row, a, x, z, reference, settings)
+        _settings_of(run, row, a, x, z, reference)
     _public(run, row, a, x, z, reference)
     peers = [ms for ms in (row.get("vendor_ms"), row.get("torch_device_ms")) if ms]
     row["best_ms"] = least([s["ms"] for s in row["settings"]]) or row.get("eager_ms")
@@ -113,7 +118,7 @@ def _torch(run: Run, row: dict[str, Any], graph: Graph, x: Tensor, z: Tensor) ->
     """torch.sparse.sampled_addmm, with the pattern's values ignored (beta = 0)."""
     if x.dtype != torch.float32:
         return  # torch has none
-    with run.part(f"{row['case']} torch"):
+    with run.peer(f"{row['case']} torch"):
         a = graph.torch_csr(torch.zeros(graph.nnz, dtype=x.dtype, device=x.device))
         zt = z.t()
         call = lambda: torch.sparse.sampled_addmm(a, x, zt, beta=0.0)
@@ -147,9 +152,8 @@ def _settings_of(
     x: Tensor,
     z: Tensor,
     reference: Tensor,
-    settings: list[dict[str, Any]],
 ) -> None:
-    for setting in [*settings, None]:
+    for setting in [*_settings(run, x.shape[1]), None]:
         with run.part(f"{row['case']} {setting}"):
             plan = subject.op("sddmm").plan(a, x, z, setting=setting)
             check.poison(plan.out)

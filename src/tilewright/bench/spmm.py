@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tilewright.bench import check, graphs, probes, spmm_cpu, spmm_report, subject, timing, vendor
+from tilewright.bench.beside import beside
 from tilewright.bench.graphs import Graph
 from tilewright.bench.suite import Run, dtype_name, dtype_of, seeded
 from tilewright.formats import SparseTensor
@@ -100,7 +102,7 @@ def _subject(graph: Graph, dtype: torch.dtype, work: dict[tuple[int, ...], Any])
     torch.cuda.synchronize()
     began = time.perf_counter()
     a = SparseTensor.from_torch(a_torch)
-    a.prepare(transpose=False)
+    a.prepare()
     torch.cuda.synchronize()
     return Subject(graph, a, a_torch, values, (time.perf_counter() - began) * 1e3, work)
 
@@ -131,7 +133,7 @@ def _case(
     row |= {"nnz": graph.nnz, "width": width, "dtype": dtype_name(dtype)}
     row |= {"longest_row": graph.longest, "prepare_ms": held.prepare_ms}
     vendor_call = _vendor(run, row, held, x, reference)
-    with run.part(f"{case} torch"):
+    with run.peer(f"{case} torch"):
         row["torch_eager_ms"] = timing.eager_ms(lambda: held.a_torch @ x)
     plans = _all_settings(run, row, held, x, reference, settings, probe)
     _public(run, row, held, x, reference)
@@ -192,20 +194,22 @@ def _all_settings(
     for setting in settings:
         with run.part(f"{row['case']} {setting}"):
             plan = subject.op("spmm").plan(held.a, x, setting=setting)
-            row["settings"].append(
-                _one(held, x, reference, {**setting, **plan.setting}, plan, probe)
-            )
+            full = {**setting, **plan.setting}
+            made = _one(run, row["case"], held, x, reference, plan, full, probe)
+            row["settings"].append(made)
             plans.append(plan)
     row["ok"] = bool(plans) and all(s["ok"] for s in row["settings"])
     return plans
 
 
 def _one(
+    run: Run,
+    case: str,
     held: Subject,
     x: Tensor,
     reference: Tensor,
-    setting: dict[str, Any],
     plan: Any,
+    setting: dict[str, Any],
     probe: ModuleType | None,
 ) -> dict[str, Any]:
     """One setting: checked, and timed in turns with the probe."""
@@ -213,16 +217,16 @@ def _one(
     plan.launch()
     told = check.compare(plan.out, reference)
     made: dict[str, Any] = {"setting": setting, "error": told.error, "ok": told.ok}
-    if probe is None:
-        return made | {"ms": timing.graph_ms(plan.launch)}
-    g = held.graph
-    work = held.work_list(probe, setting)
-    launch, out = probes.spmm_units(probe, work, g.indices, held.values, x, g.rows, setting)
-    check.poison(out)
-    launch()
-    made["probe_ok"] = check.compare(out, reference).ok
-    made["ms"], made["probe_ms"] = timing.graphs_ms([plan.launch, launch])
-    return made
+    peer = partial(_probe, probe, held, x, setting) if probe else None
+    right = lambda out: check.compare(out, reference).ok
+    return made | beside(run, case, plan.launch, peer, right)
+
+
+def _probe(
+    probe: ModuleType, held: Subject, x: Tensor, setting: dict[str, Any]
+) -> tuple[probes.Launch, Tensor]:
+    g, work = held.graph, held.work_list(probe, setting)
+    return probes.spmm_units(probe, work, g.indices, held.values, x, g.rows, setting)
 
 
 def _public(run: Run, row: dict[str, Any], held: Subject, x: Tensor, reference: Tensor) -> None:
@@ -246,7 +250,7 @@ def call_overhead(device: str) -> dict[str, float]:
     graph = Graph("one", torch.tensor([0, 1], dtype=torch.int32, device=device), one, 1)
     a_torch = graph.torch_csr(torch.ones(1, device=device))
     a, x = SparseTensor.from_torch(a_torch), torch.ones(1, 1, device=device)
-    a.prepare(transpose=False)
+    a.prepare()
     spmm = subject.function("spmm")
     calls = {"spmm": lambda: spmm(a, x), "torch": lambda: a_torch @ x, "add": lambda: x + x}
     return {name: timing.eager_ms(fn, n=2000) * 1e3 for name, fn in calls.items()}

@@ -78,7 +78,7 @@ def _ours(
 ) -> dict[str, timing.Fn]:
     """The public operator, checked, and its bound launch where it has one."""
     a, spmm = SparseTensor.from_torch(a_torch), subject.function("spmm")
-    a.prepare(transpose=False)
+    a.prepare()
     told = check.compare(spmm(a, x), reference)
     row |= {"error": told.error, "ok": told.ok}
     calls: dict[str, timing.Fn] = {"call": lambda: spmm(a, x)}
@@ -96,7 +96,7 @@ def call_overhead() -> dict[str, float]:
     graph = Graph("one", torch.tensor([0, 1]).int(), torch.tensor([0]).int(), 1)
     a_torch, x = graph.torch_csr(torch.ones(1)), torch.ones(1, 1)
     a, spmm = SparseTensor.from_torch(a_torch), subject.function("spmm")
-    a.prepare(transpose=False)
+    a.prepare()
     calls: dict[str, timing.Fn] = {
         "spmm": lambda: spmm(a, x),
         "torch": lambda: a_torch @ x,

@@ -83,6 +83,15 @@ class Run:
         except Exception as why:
             self.fail(where, why)
 
+    @contextmanager
+    def peer(self, where: str) -> Iterator[None]:
+        """A peer that breaks is told and left out."""
+        try:
+            yield
+        except Exception as why:
+            first = str(why).strip().partition("\n")[0][:160]
+            self.say(f"peer left out: {where}: {type(why).__name__}: {first}")
+
     def add(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self.save({"complete": False})

@@ -53,7 +53,7 @@ _PLAIN = {
 def parameters(p: tile.Program) -> list[tuple[str, str]]:
     """(name, signature) of every parameter, in order."""
     made = [(f"{b.name}_ptr", f"*{SIGNATURE[b.dtype]}") for b in p.buffers]
-    made += [(v.name, "i64") for v in p.sizes]
+    made += [(v.name, SIGNATURE[v.dtype]) for v in p.sizes]
     return made + [(v.name, SIGNATURE[v.dtype]) for v in p.scalars]
 
 

@@ -202,10 +202,13 @@ class Tiler:
         return [Tiled(e, ls) for ls, e in made], self.sort(v for ls, _ in made for v in ls)
 
     def wide(self, term: Expr) -> Tiled:
-        """A term of an address; a number of blocks times their size may pass 32 bits."""
+        """A term of an address; a coordinate times a 32-bit extent may pass 32 bits."""
         match term:
-            case Bin("*", a, Const(value)) if value >= WIDE and not self.lanes(a):
-                return Tiled(Bin("*", Cast("i64", self.value(a).e), term.b), ())
+            case Bin("*", a, Const(value)) if value < WIDE or self.lanes(a):
+                return self.value(term)
+            case Bin("*", a, (Const() | Var()) as b) if dtype_of(b) == "i32" or isinstance(b, Const):
+                t = self.value(a)
+                return Tiled(Bin("*", Cast("i64", t.e), b), t.lanes)
         return self.value(term)
 
     def load(self, b: Buffer, at: Expr, stem: str) -> Tiled:

@@ -32,6 +32,7 @@ from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import nest_of, product_of
 
 EXACT = 512
+NARROW = 1 << 31
 VIEWS = {
     "csr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
     "csc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
@@ -188,12 +189,22 @@ class Step:
         packed = self.packed(ints)
         classes = tuple([min(sizes[k] & -sizes[k], 256) for k in self.class_at])
         spans = tuple([ceil_pow2(min(sizes[k], EXACT)) for k in self.width_at])
-        return (packed, aligned, classes, spans, precision())
+        small = all([sizes[k] < NARROW for k in self.narrow_at])
+        return (packed, aligned, small, classes, spans, precision())
 
     @cached_property
     def width_at(self) -> list[int]:
         made = [k for k, n in enumerate(self.size_names) if n in self.widths]
         return made
+
+    @cached_property
+    def narrow(self) -> list[str]:
+        """Sizes that fit 32 bits when they are below 2**31: widths and strides."""
+        return [*self.widths, *(r.size for r in self.bound.rules if r.stride)]
+
+    @cached_property
+    def narrow_at(self) -> list[int]:
+        return [k for k, n in enumerate(self.size_names) if n in self.narrow]
 
     @cached_property
     def class_at(self) -> list[int]:
@@ -220,7 +231,9 @@ class Step:
         options = driver.TritonOptions(
             setting.get("warps", 4), setting.get("stages", 3), precision()
         )
-        return _Ready(self, driver.compile_triton(p, setting, divisors, bool(key[1]), None, options))
+        narrow = self.narrow if key[2] else ()
+        made = driver.compile_triton(p, setting, divisors, narrow, bool(key[1]), None, options)
+        return _Ready(self, made)
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""
@@ -237,6 +250,8 @@ class Step:
                 made["width"] = max(16, ceil_pow2(span))
         else:
             made.setdefault("width", feature_width(span, self.half))
+            if self.nest.rows is not None and span <= made["width"]:
+                made["whole"] = 1
         if self.lists is not None:
             made["listed"] = 1
         inner = [r for r in self.nest.reductions if r.depth and not r.variable and not r.constant]
