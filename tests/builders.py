@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -77,7 +78,9 @@ def csc(name: str, ij: str, dtype: str = "f32") -> Tensor:
     return Tensor(name, dtype, (size(i), size(j)), "in", (aj, ai), (((ai, 1),), ((aj, 1),)), values)
 
 
-def coo(name: str, ij: str, role: str = "in", dtype: str = "f32", like: Tensor | None = None) -> Tensor:
+def coo(
+    name: str, ij: str, role: str = "in", dtype: str = "f32", like: Tensor | None = None
+) -> Tensor:
     """Entries (i, j); `like` shares another tensor's structure."""
     i, j = ij
     nnz = size(f"{like.name if like else name}_nnz")
@@ -89,7 +92,9 @@ def coo(name: str, ij: str, role: str = "in", dtype: str = "f32", like: Tensor |
     return Tensor(name, dtype, (size(i), size(j)), role, (ai, aj), (((ai, 1),), ((aj, 1),)), values)
 
 
-def bsr(name: str, ij: str, block: tuple[int, int], dtype: str = "f32", ones: bool = False) -> Tensor:
+def bsr(
+    name: str, ij: str, block: tuple[int, int], dtype: str = "f32", ones: bool = False
+) -> Tensor:
     """Blocks: block row dense, block column compressed, then the two dense axes inside a block."""
     i, j = ij
     (bi, bj), nnz = block, size(f"{name}_nnz")
@@ -176,7 +181,9 @@ def spmm(rows: Rows, columns: int, width: int, monoid: str = "sum") -> Case:
     """y[i, f] = sum(j, a[i, j] * x[j, f]), or softmax_sum(j, a[i, j], x[j, f]); a in CSR"""
     a, x, y = csr("a", "ij"), dense("x", "jf"), dense("y", "if", "out")
     args = (at(a, "ij"), at(x, "jf")) if monoid == "softmax_sum" else (at(a, "ij") * at(x, "jf"),)
-    p = coord.Program("spmm", (a, x, y), (), (Assign((at(y, "if"),), (reduce(monoid, "j", *args),)),))
+    p = coord.Program(
+        "spmm", (a, x, y), (), (Assign((at(y, "if"),), (reduce(monoid, "j", *args),)),)
+    )
     arrays = row_arrays("a", rows)
     n = len(arrays["a_indices"])
     arrays |= {"a": numbers(1, n), "x": numbers(2, columns, width)}
@@ -218,7 +225,11 @@ def sddmm(rows: Rows, columns: int, depth: int) -> Case:
     p = coord.Program("sddmm", (a, x, z, b), (), (Assign((at(b, "ij"),), (value,)),))
     arrays = row_arrays("a", rows)
     i, j = arrays["a_rows"], arrays["a_indices"]
-    arrays |= {"a": numbers(1, len(i)), "x": numbers(2, len(rows), depth), "z": numbers(3, columns, depth)}
+    arrays |= {
+        "a": numbers(1, len(i)),
+        "x": numbers(2, len(rows), depth),
+        "z": numbers(3, columns, depth),
+    }
     sizes = {"n_i": len(rows), "n_j": columns, "n_k": depth, "a_nnz": len(i)}
     want = arrays["a"] * (arrays["x"][i] * arrays["z"][j]).sum(1)
     return Case(p, arrays, sizes, want={"b": want})
@@ -241,15 +252,19 @@ def block_product(rows: Rows, shape: tuple[int, int], block: int, width: int) ->
 def ragged_sums(lengths: Sequence[int]) -> Case:
     """y[i] = sum(j, a[i, j]) over rows of different lengths"""
     a, y = ragged("a", "ij"), dense("y", "i", "out")
-    p = coord.Program("ragged", (a, y), (), (Assign((at(y, "i"),), (reduce("sum", "j", at(a, "ij")),)),))
+    p = coord.Program(
+        "ragged", (a, y), (), (Assign((at(y, "i"),), (reduce("sum", "j", at(a, "ij")),)),)
+    )
     ptr = np.cumsum([0, *lengths]).astype(np.int32)
     values = numbers(1, int(ptr[-1]))
     sizes = {"n_i": len(lengths), "n_j": max(lengths, default=0), "a_nnz": int(ptr[-1])}
-    want = np.array([values[s:e].sum() for s, e in zip(ptr, ptr[1:], strict=False)])
+    want = np.array([values[s:e].sum() for s, e in pairwise(ptr)])
     return Case(p, {"a_indptr": ptr, "a": values}, sizes, want={"y": want})
 
 
-def attention(rows: Rows, n: tuple[int, int], block: tuple[int, int], depth: int, width: int) -> Case:
+def attention(
+    rows: Rows, n: tuple[int, int], block: tuple[int, int], depth: int, width: int
+) -> Case:
     """o[i, e], l[i] = softmax over j in a block mask of s * sum(d, q[i, d] * k[j, d]), weighting v[j, e]"""
     m = bsr("m", "ij", block, ones=True)
     q, k, v = dense("q", "id"), dense("k", "jd"), dense("v", "je")
@@ -260,9 +275,19 @@ def attention(rows: Rows, n: tuple[int, int], block: tuple[int, int], depth: int
     values = (reduce("softmax_sum", "j", *args), reduce("softmax_sum", "j", *args, part=1))
     body = Assign((at(o, "ie"), at(lse, "i")), values)
     p = coord.Program("attention", (m, q, k, v, o, lse), (scale,), (body,))
-    arrays = {"q": numbers(1, n[0], depth), "k": numbers(2, n[1], depth), "v": numbers(3, n[1], width)}
+    arrays = {
+        "q": numbers(1, n[0], depth),
+        "k": numbers(2, n[1], depth),
+        "v": numbers(3, n[1], width),
+    }
     arrays |= row_arrays("m", rows)
-    sizes = {"n_i": n[0], "n_j": n[1], "n_d": depth, "n_e": width, "m_nnz": len(arrays["m_indices"])}
+    sizes = {
+        "n_i": n[0],
+        "n_j": n[1],
+        "n_d": depth,
+        "n_e": width,
+        "m_nnz": len(arrays["m_indices"]),
+    }
     want = masked_softmax(arrays, block_mask(rows, n, block), 0.5)
     return Case(p, arrays, sizes, {"scale": 0.5}, want)
 
@@ -275,7 +300,9 @@ def block_mask(rows: Rows, n: tuple[int, int], block: tuple[int, int]) -> np.nda
     return made[: n[0], : n[1]]
 
 
-def masked_softmax(arrays: dict[str, np.ndarray], mask: np.ndarray, scale: float) -> dict[str, np.ndarray]:
+def masked_softmax(
+    arrays: dict[str, np.ndarray], mask: np.ndarray, scale: float
+) -> dict[str, np.ndarray]:
     """Attention by dense NumPy; rows with nothing in the mask give 0 and -inf."""
     s = np.where(mask, arrays["q"].astype(np.float64) @ arrays["k"].T * scale, -np.inf)
     top = np.where(mask.any(1), s.max(1, initial=-np.inf), 0.0)
@@ -289,7 +316,9 @@ def masked_softmax(arrays: dict[str, np.ndarray], mask: np.ndarray, scale: float
 # --- work lists -------------------------------------------------------------------------------------
 
 
-def work_units(indptr: np.ndarray, lanes: int, long: int, chunk: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+def work_units(
+    indptr: np.ndarray, lanes: int, long: int, chunk: int
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Units and segments for `schedule.work.work_list`: rows longer than `long` are cut into pieces of
     `chunk` entries, the others stand together, `lanes` in a unit, longest first."""
     degree = np.diff(indptr)

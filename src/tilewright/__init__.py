@@ -1,0 +1,44 @@
+"""Tilewright: sparse tensors, index notation and fast kernels for PyTorch.
+
+    import tilewright as tw
+    A = tw.SparseTensor.from_torch(csr)
+    y = tw.spmm(A, x)
+"""
+
+from typing import Any
+
+from tilewright import ops
+from tilewright.formats.graph import graph
+from tilewright.formats.mask import block_mask
+from tilewright.formats.ragged import ragged
+from tilewright.formats.tensor import SparseTensor
+from tilewright.language import functions as _functions
+from tilewright.language.trace import axes
+from tilewright.ops import attention, einsum, linear, program, sddmm, spmm, tune
+from tilewright.support.errors import TilewrightError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SparseTensor",
+    "TilewrightError",
+    "attention",
+    "axes",
+    "block_mask",
+    "einsum",
+    "graph",
+    "linear",
+    "ops",
+    "program",
+    "ragged",
+    "sddmm",
+    "spmm",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The words of the notation: tw.sum, tw.max, tw.relu, tw.where ..."""
+    if name in _functions.__all__:
+        return getattr(_functions, name)
+    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

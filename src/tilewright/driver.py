@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -90,12 +90,11 @@ def to_tile(
     p: coord.Program,
     setting: Setting,
     divisors: Mapping[str, int],
-    narrow: Iterable[str] = (),
+    known: Mapping[str, Expr],
     log: _Log | None = None,
 ) -> tile.Program:
-    """Stage I -> tile form, with the default schedule of a setting; narrow sizes are below 2**31."""
+    """Stage I -> tile form, with the default schedule of a setting."""
     log = log or _Log(p.name)
-    known = {n: Var(n, "i32") for n in narrow}
     scheduled = log.keep("scheduled", schedule_triton(lower(p, log, divisors, known), setting))
     made: tile.Program = log.keep("tile", lower_to_tile(scheduled))
     return made
@@ -105,14 +104,17 @@ def compile_triton(
     p: coord.Program,
     setting: Setting,
     divisors: Mapping[str, int],
-    narrow: Iterable[str] = (),
+    known: Mapping[str, Expr] | None = None,
     aligned: bool = True,
     target: Any = None,
     options: TritonOptions | None = None,
 ) -> Kernel:
-    """Stage I -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built."""
+    """Stage I -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built.
+
+    divisors: facts about sizes; known: sizes that are constants of this kernel, or 32-bit variables.
+    """
     log = _Log(p.name)
-    t = to_tile(p, setting, divisors, narrow, log)
+    t = to_tile(p, setting, divisors, known or {}, log)
     options = options or TritonOptions(setting.get("warps", 4), setting.get("stages", 3))
     source = log.keep("triton", triton.emit_triton(t, options.precision))
     grid = kernel.python_of(t.grid, [v.name for v in t.sizes])

@@ -253,6 +253,14 @@ def test_a_broken_part_does_not_end_the_suite(capsys: pytest.CaptureFixture[str]
     assert "FAIL cora 32: ValueError: no such tile" in capsys.readouterr().out
 
 
+def test_a_broken_peer_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run("spmm", Options())
+    with run.peer("torch"):
+        raise NotImplementedError("no bf16")
+    assert run.finish("table", {}) == 0
+    assert "peer left out: torch: NotImplementedError: no bf16" in capsys.readouterr().err
+
+
 def test_wrong_output_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     run = Run("spmm", Options())
     run.add({"case": "cora 32", "ok": False})

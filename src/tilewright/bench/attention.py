@@ -17,7 +17,7 @@ from torch import Tensor
 from tilewright.bench import check, probes, subject, timing
 from tilewright.bench.beside import beside
 from tilewright.bench.suite import Run, fastest, seeded, spelled
-from tilewright.bench.tables import geomean, least, ratio, table, verdict
+from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor, block_mask
 
 HEADS, TOKENS, QUICK_TOKENS, BLOCK = 16, 16384, 4096, 128
@@ -46,7 +46,7 @@ def measure(run: Run) -> int:
             with run.part(f"d {d} {kept:.0%}"):
                 row = _case(run, qkv, kept, _settings(run, d), probe)
                 run.add(row | {"dense_ms": dense_ms})
-                run.say(f"{row['case']}: {row.get('best_ms')} ms")
+                run.say(f"{row['case']}: {cell(row.get('best_ms'))} ms")
     return run.finish(*_report(run.rows))
 
 

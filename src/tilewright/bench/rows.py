@@ -17,7 +17,7 @@ from torch import Tensor
 from tilewright.bench import check, probes, subject, timing
 from tilewright.bench.beside import beside
 from tilewright.bench.suite import Run, fastest, seeded, spelled
-from tilewright.bench.tables import geomean, least, ratio, table, verdict
+from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
 
 SIZE, QUICK_SIZE = 4096, 2048
 KEPT = (1.0, 0.5, 0.25, 0.1)
@@ -46,7 +46,7 @@ def measure(run: Run) -> int:
     for kept in KEPT:
         with run.part(f"{kept:.0%}"):
             run.add(_case(run, x, w, kept, settings, probe, dense_ms))
-            run.say(f"{run.rows[-1]['case']}: {run.rows[-1].get('best_ms')} ms")
+            run.say(f"{run.rows[-1]['case']}: {cell(run.rows[-1].get('best_ms'))} ms")
     return run.finish(*_report(run.rows))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tilewright.bench import check, graphs, subject, timing, vendor
 from tilewright.bench.graphs import Graph
 from tilewright.bench.suite import Run, dtype_name, dtype_of, fastest, seeded, spelled
-from tilewright.bench.tables import geomean, least, ratio, table, verdict
+from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
 
 GRAPHS = "cora pubmed amazon_computers musae_github snap_ego_twitter".split()
@@ -67,7 +67,7 @@ def measure(run: Run) -> int:
                     continue
                 with run.part(case):
                     run.add(_case(run, case, graph, width, dtype))
-                    run.say(f"{case}: {run.rows[-1].get('best_ms')} ms")
+                    run.say(f"{case}: {cell(run.rows[-1].get('best_ms'))} ms")
     return run.finish(*_report(run.rows))
 
 

@@ -21,6 +21,7 @@ from tilewright.bench import check, graphs, probes, spmm_cpu, spmm_report, subje
 from tilewright.bench.beside import beside
 from tilewright.bench.graphs import Graph
 from tilewright.bench.suite import Run, dtype_name, dtype_of, seeded
+from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 
 GRAPHS = (
@@ -30,6 +31,7 @@ QUICK_GRAPHS = "cora tiny arxiv-sized".split()
 WIDTHS, QUICK_WIDTHS = (32, 128, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
 SETTINGS, QUICK_SETTINGS, LARGE_SETTINGS = 10, 3, 4
+PEER_SLACK = 4.0  # a peer may round more often
 LARGE = 20_000_000  # entries: fewer settings
 
 
@@ -115,7 +117,9 @@ def _add_case(
         chosen = few(settings) if held.graph.nnz > LARGE else settings
         row = _case(run, case, held, width, chosen, probe)
         run.add(row)
-        run.say(f"{case}: best {row.get('best_ms')} ms, vendor {row.get('vendor_ms')} ms")
+        run.say(
+            f"{case}: best {cell(row.get('best_ms'))} ms, vendor {cell(row.get('vendor_ms'))} ms"
+        )
 
 
 def _case(
@@ -142,7 +146,8 @@ def _case(
         row |= {"best_ms": best["ms"], "best_setting": best["setting"]}
         launch = plans[row["settings"].index(best)].launch
         if vendor_call:  # side by side: these two figures make the claim
-            row["best_ms"], row["vendor_ms"] = timing.graphs_ms([launch, vendor_call.run])
+            with run.peer(f"{case} vendor in turns"):
+                row["best_ms"], row["vendor_ms"] = timing.graphs_ms([launch, vendor_call.run])
     return row | spmm_report.derived(row)
 
 
@@ -151,12 +156,13 @@ def _vendor(
 ) -> vendor.Call | None:
     """Times of all algorithms whose output is right; the fastest call."""
     g, times, best = held.graph, {}, None
+    allowed = PEER_SLACK * check.TOLERANCE[x.dtype]
     for name, make in vendor.spmm_calls(g.indptr, g.indices, held.values, x).items():
         try:
             call = make()
             check.poison(call.out)
             call.run()
-            if not check.compare(call.out, reference).ok:
+            if not check.compare(call.out, reference, allowed).ok:
                 run.say(f"{row['case']}: cuSPARSE {name} is outside the tolerance")
                 continue
             times[name] = _vendor_ms(call)

@@ -10,6 +10,7 @@ from torch import Tensor
 from tilewright.bench import check, graphs, machine, probes, spmm_report, subject, timing
 from tilewright.bench.graphs import Graph
 from tilewright.bench.suite import Run, seeded
+from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 
 GRAPHS = "cora pubmed amazon_computers arxiv-sized".split()
@@ -33,7 +34,9 @@ def measure(run: Run) -> int:
             with run.part(f"{name} {width}"):
                 row = _case(run, graph, width, libraries[width])
                 run.add(row)
-                run.say(f"{row['case']}: {row.get('call_ms')} ms, torch {row.get('torch_ms')} ms")
+                run.say(
+                    f"{row['case']}: {cell(row['call_ms'])} ms, torch {cell(row['torch_ms'])} ms"
+                )
     overhead: dict[str, float] = {}
     with run.part("call overhead"):
         overhead = call_overhead()

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from tilewright.ir import tile
-from tilewright.ir.expr import Bin, Cast, Const, Select, Un, Var, dtype_of
+from tilewright.ir.expr import INTS, Bin, Cast, Const, Select, Un, Var, dtype_of
 
 TYPES = {
     "f64": "tl.float64",
@@ -148,6 +148,8 @@ class _Printer:
                 return _PLAIN[op].format(self.expr(a, 9))
             case Select(c, a, b):
                 return f"tl.where({self.expr(c)}, {self.expr(a)}, {self.expr(b)})"
+            case Cast(d, a) if d in INTS:
+                return f"tl.cast({self.expr(a)}, {TYPES[d]})"
             case Cast(d, a):
                 return f"{self.expr(a, 9)}.to({TYPES[d]})"
         return self.tile_expr(e)

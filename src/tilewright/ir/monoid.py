@@ -5,7 +5,7 @@
 `lane` gives, member by member, the lane operation when the members fold independently (sum, max ...);
 `fold` is the whole update of a state by a lane of arguments, for monoids whose members depend on each
 other (softmax-weighted sum): its LaneReduce nodes run over the placeholder `LANES`.
-`uses` names the mathematical family that reverse mode and dot matching know.
+`join` is the same for a lane of states.
 
     m = monoids("f32")["sum"];  apply(m.combine, (a, b)) == (a + b,)
 """
@@ -59,6 +59,7 @@ class Monoid(Node):
     finalise: Func
     lane: tuple[str, ...] | None = None
     fold: Func | None = None
+    join: Func | None = None
 
     @property
     def arity(self) -> int:
@@ -92,6 +93,15 @@ def fold_lanes(
         LaneReduce(op, lanes, cast(d, e)) for op, d, e in zip(m.lane, m.dtypes, lifted, strict=True)
     )
     return apply(m.combine, (*state, *inner))
+
+
+def join_lanes(
+    m: Monoid, state: Sequence[Expr], other: Sequence[Expr], lanes: tuple[Var, ...]
+) -> tuple[Expr, ...]:
+    """The state after a lane of other states."""
+    assert m.join is not None
+    made = apply(m.join, (*state, *other))
+    return tuple(transform(e, lambda n: _bind_lanes(n, lanes)) for e in made)
 
 
 def _bind_lanes(n: Any, lanes: tuple[Var, ...]) -> Expr | None:
@@ -162,6 +172,12 @@ def _softmax_sum(name: str, d: str, unit: float) -> Monoid:
             acc * keep + LaneReduce("sum", (LANES,), w * v),
         )
 
+    def join(m1: Expr, s1: Expr, a1: Expr, m2: Expr, s2: Expr, a2: Expr) -> tuple[Expr, ...]:
+        m = maximum(m1, LaneReduce("max", (LANES,), m2))
+        e1, e2 = unary("exp2", m1 - _shift(m, d)), unary("exp2", m2 - _shift(m, d))
+        total = LaneReduce("sum", (LANES,), s2 * e2)
+        return m, s1 * e1 + total, a1 * e1 + LaneReduce("sum", (LANES,), a2 * e2)
+
     zero = Const(0.0, d)
     return Monoid(
         name,
@@ -180,6 +196,7 @@ def _softmax_sum(name: str, d: str, unit: float) -> Monoid:
         ),
         None,
         func("mx sm acc s v", fold, d),
+        func("m1 s1 a1 m2 s2 a2", join, d),
     )
 
 
@@ -197,6 +214,12 @@ def _logsumexp(d: str) -> Monoid:
         w = unary("exp2", s * c - shift)
         return m, sm * unary("exp2", mx - shift) + LaneReduce("sum", (LANES,), w)
 
+    def join(m1: Expr, s1: Expr, m2: Expr, s2: Expr) -> tuple[Expr, ...]:
+        m = maximum(m1, LaneReduce("max", (LANES,), m2))
+        shift = _shift(m, d)
+        inner = LaneReduce("sum", (LANES,), s2 * unary("exp2", m2 - shift))
+        return m, s1 * unary("exp2", m1 - shift) + inner
+
     return Monoid(
         "logsumexp",
         ("top", "total"),
@@ -207,6 +230,7 @@ def _logsumexp(d: str) -> Monoid:
         func("m s", lambda m, s: select(eq(s, zero), Const(-math.inf, d), m / c + unary("log", s)), d),
         None,
         func("mx sm s", fold, d),
+        func("m1 s1 m2 s2", join, d),
     )
 
 

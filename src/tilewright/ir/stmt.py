@@ -91,7 +91,7 @@ class Prefetch(Stmt):
 
 @node
 class Append(Stmt):
-    """if where: list[slot + count[group]++] = value"""
+    """if where: list[slot + count[group]++] = value; at: the place that was taken, -1 for none"""
 
     list: Buffer
     count: Buffer
@@ -99,6 +99,7 @@ class Append(Stmt):
     slot: Expr
     where: Expr
     value: Expr
+    at: Var | None = None
 
 
 @node

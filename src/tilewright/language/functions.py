@@ -42,9 +42,14 @@ def softmax_sum(over: Any, score: Any, value: Any) -> Expr:
     return reduce("softmax_sum", over, score, value)
 
 
-def softmax2_sum_lse(over: Any, score: Any, value: Any) -> Parts:
-    """softmax in base 2 (scores times log2(e)), with the natural log-sum-exp as a second result."""
-    return both("softmax2_sum", over, score, value)
+def softmax2_sum(over: Any, score: Any, value: Any) -> Expr:
+    """softmax_sum in base 2: for scores that were multiplied by log2(e) already."""
+    return reduce("softmax2_sum", over, score, value)
+
+
+def softmax_sum_lse(over: Any, score: Any, value: Any) -> Parts:
+    """`softmax_sum` with its log-sum-exp as a second result, for `outputs`."""
+    return both("softmax_sum", over, score, value)
 
 
 def where(cond: Any, a: Any, b: Any) -> Expr:
@@ -95,7 +100,7 @@ def leaky_relu(e: Any, slope: float = 0.01) -> Expr:
 
 
 __all__ = [
-    *("sum", "max", "min", "mean", "logsumexp", "softmax_sum", "softmax2_sum_lse", "where", "relu"),
+    *("sum", "max", "min", "mean", "logsumexp", "softmax_sum", "softmax2_sum", "softmax_sum_lse", "where", "relu"),
     *("exp", "log", "sqrt", "abs", "sigmoid", "tanh", "gelu", "silu", "leaky_relu"),
     *("maximum", "minimum"),
 ]

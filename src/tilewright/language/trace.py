@@ -173,7 +173,7 @@ def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
         tuple(n for n in params if n in outs),
         tuple(v for v in given.values() if isinstance(v, Var)),
         tuple(refs.values()),
-        tuple(_sum_leftover(s) for s in made.body),
+        tuple(sum_leftover(s) for s in made.body),
         tuple(made.sized.items()),
         tuple(made.unique),
     )
@@ -188,7 +188,7 @@ def _check(name: str, params: tuple[str, ...], outs: tuple[str, ...], body: list
         )
 
 
-def _sum_leftover(s: Stmt) -> Stmt:
+def sum_leftover(s: Stmt) -> Stmt:
     """y[i, f] = a[i, j] * x[j, f]  ->  y[i, f] = sum(j, a[i, j] * x[j, f])"""
     if not isinstance(s, Assign):
         return s

@@ -109,8 +109,29 @@ class _Lower:
                     got="two sparse structures in one statement",
                     expected="one sparse structure for each statement",
                 )
+        if lead:
+            self.check_order(lead[0], spatial(s))
         walker = _Walk(self, lead[0] if lead else None)
         return walker.over(spatial(s), _Env(), lambda env: walker.store(s, env))
+
+    def check_order(self, lead: Load, held: tuple[Index, ...]) -> None:
+        """Refuse storage orders that this lowering cannot walk."""
+        t: Tensor = lead.buffer
+        if any(ax.kind == "sparse" or ax.extent == "variable" for c in t.coords[2:] for ax, _ in c):
+            raise error(
+                "unsupported",
+                name=str(lead),
+                got="more than two dimensions are stored",
+                expected="two stored dimensions, dense ones after them",
+            )
+        first, *rest = (ix for _, ix in sorted(zip(map(t.axes.index, (c[0][0] for c in t.coords[:2])), lead.indices[:2], strict=True), key=lambda p: p[0]))
+        if t.axes[0].kind == "sparse" and first in held and any(ix not in held for ix in rest):
+            raise error(
+                "unsupported",
+                name=str(lead),
+                got="a reduction over single entries: several of them belong to one row",
+                expected="rows first (csr)",
+            )
 
     def append(self, s: coord.Append) -> Block:
         walker = _Walk(self, None)

@@ -58,6 +58,7 @@ class Tiler:
         self.env: dict[Var, Tiled] = {}
         self.guards: list[Var] = []
         self.zero_under: dict[Var, set[Var]] = {}
+        self.sums: dict[Var, Expr] = {}
         self.types: dict[Var, tuple[str, ...]] = {}
         self.names = Names()
         self.out: list[tile.Stmt] = []
@@ -97,6 +98,8 @@ class Tiler:
             self.zero_under[v] = set(self.masking(made.lanes))
         else:
             made = self.value(e)
+        if isinstance(e, Bin) and e.op == "+" and made.lanes and self.is_sum(e):
+            self.sums[v] = e
         if not isinstance(made.e, Const | Var):
             made = self.emit(v.name, v.dtype, made.e, made.lanes)
         self.env[v] = made
@@ -193,7 +196,7 @@ class Tiler:
     def offsets(self, at: Expr) -> tuple[list[Tiled], Lanes]:
         """The terms of an index, grouped by lanes, scalars first."""
         groups: dict[Lanes, Expr] = {}
-        for term in _terms(at):
+        for term in self.terms(at):
             t = self.wide(term)
             groups[t.lanes] = binary("+", groups[t.lanes], t.e) if t.lanes in groups else t.e
         made = sorted(groups.items(), key=lambda kv: (len(kv[0]), [self.rank[v] for v in kv[0]]))
@@ -201,14 +204,41 @@ class Tiler:
             made = made[1:]
         return [Tiled(e, ls) for ls, e in made], self.sort(v for ls, _ in made for v in ls)
 
+    def is_sum(self, e: Expr) -> bool:
+        """Whether e is scalars plus lanes times scalars: cheap to write out again."""
+        match e:
+            case Bin("+", a, b):
+                return self.is_sum(a) and self.is_sum(b)
+            case Bin("*", a, b) if not self.lanes(b):
+                return self.is_sum(a)
+        return e in self.dims or e in self.sums or isinstance(e, Var | Const) and not self.lanes(e)
+
+    def terms(self, e: Expr) -> list[Expr]:
+        """A sum, multiplied out as far as that parts scalars from lanes: (b * 128 + n) * d -> b * 128 * d + n * d"""
+        match e:
+            case Bin("+", a, b):
+                return [*self.terms(a), *self.terms(b)]
+            case Var() if e in self.sums:
+                return self.terms(self.sums[e])
+            case Bin("*", a, b) if not self.lanes(b):
+                inner = self.terms(a)
+                if len({frozenset(self.lanes(t)) for t in inner}) > 1:
+                    return [binary("*", t, b) for t in inner]
+        return [e]
+
     def wide(self, term: Expr) -> Tiled:
-        """A term of an address; a coordinate times a 32-bit extent may pass 32 bits."""
+        """A term of an address; a coordinate times a 32-bit extent may pass 32 bits, a lane may not."""
         match term:
             case Bin("*", a, Const(value)) if value < WIDE or self.lanes(a):
                 return self.value(term)
+            case Bin("*", Var() as a, _) if a in self.dims:
+                return self.value(term)
             case Bin("*", a, (Const() | Var()) as b) if dtype_of(b) == "i32" or isinstance(b, Const):
-                t = self.value(a)
-                return Tiled(Bin("*", Cast("i64", t.e), b), t.lanes)
+                t, u = self.value(a), self.value(b)
+                lanes = self.sort({*t.lanes, *u.lanes})
+                return Tiled(
+                    Bin("*", Cast("i64", self.broadcast(t, lanes)), self.broadcast(u, lanes)), lanes
+                )
         return self.value(term)
 
     def load(self, b: Buffer, at: Expr, stem: str) -> Tiled:
@@ -321,10 +351,6 @@ def _is_zero(c: Const | None) -> bool:
 
 def _zero(dtype: str) -> Const:
     return Const(0.0 if dtype in FLOATS else 0, dtype)
-
-
-def _terms(e: Expr) -> list[Expr]:
-    return [*_terms(e.a), *_terms(e.b)] if isinstance(e, Bin) and e.op == "+" else [e]
 
 
 def _factors(e: Expr) -> list[Expr]:

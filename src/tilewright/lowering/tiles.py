@@ -13,18 +13,20 @@ from typing import Any
 
 from tilewright.ir import flat, stmt, tile
 from tilewright.ir.expr import (
+    Bin,
     Buffer,
     Const,
     Expr,
     LaneReduce,
     Var,
+    cast,
     const,
     eq,
     minimum,
     select,
 )
 from tilewright.ir.flat import Loop
-from tilewright.ir.monoid import Monoid, apply, fold_lanes
+from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
 from tilewright.ir.node import walk
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
@@ -37,6 +39,8 @@ N_SLOTS = Var("n_slots")
 
 def lower_to_tile(p: flat.Program) -> tile.Program:
     """Stage III -> tile form."""
+    if sum(any(isinstance(n, Loop) and n.kind == "grid" for n in walk(s)) for s in p.body) > 1:
+        raise refuse(p.name, "it has several nests with grid loops", "compile each on its own")
     lower = _Lower(p)
     lower.grid_vars()
     lower.block(p.body)
@@ -170,7 +174,7 @@ class _Lower:
             self.t.push(tile.For(v, lo.e, hi.e, tuple(body)))
 
     def guard(self, c: Expr, body: tuple[stmt.Stmt, ...]) -> None:
-        made = self.t.value(c)
+        made = self.t.value(self.lane_bound(c))
         if not made.lanes:
             self.branch(c, body, ())
             return
@@ -181,6 +185,18 @@ class _Lower:
         self.t.guards.append(g)
         self.block(body)
         self.t.guards.pop()
+
+    def lane_bound(self, c: Expr) -> Expr:
+        """base + lane < n  ->  lane < min(n - base, extent): one 32-bit comparison for each lane"""
+        if not (isinstance(c, Bin) and c.op == "<") or self.t.lanes(c.b):
+            return c
+        terms = self.t.terms(c.a)
+        mine = [t for t in terms if t in self.t.dims]
+        rest = [t for t in terms if t not in self.t.dims]
+        if len(mine) != 1 or not rest or any(self.t.lanes(t) for t in rest):
+            return c
+        extent = Const(self.t.dims[mine[0]], "i64")  # type: ignore[index]
+        return mine[0] < cast("i32", minimum(c.b - sum(rest, const(0)), extent))
 
     def branch(
         self, c: Expr, then: tuple[stmt.Stmt, ...], orelse: tuple[stmt.Stmt, ...]
@@ -232,18 +248,20 @@ class _Lower:
         return e
 
     def neutral(self, m: Monoid, args: Sequence[Expr], guards: list[Var]) -> list[Expr]:
-        """The first argument (a score) becomes its identity where a guard fails."""
+        """Where a guard fails the first argument (a score) becomes its identity, the others 0."""
         first = args[0]
         for g in guards:
             first = select(g, first, m.identity[0])
-        return [first, *args[1:]]
+        return [first, *(self.keep(a, Const(0.0, m.dtypes[0]), guards) for a in args[1:])]
 
     def meet(self, state: tuple[Var, ...], m: Monoid, other: tuple[Var, ...]) -> None:
-        lanes = tuple(self.open[self.begun[state[0]][0] :])
-        if m.lane is None and lanes:
-            self.assign(state, _join_dependent(m, state, other, lanes))
+        at, masks = self.begun[state[0]]
+        lanes, guards = tuple(self.open[at:]), self.t.guards[masks:]
+        kept = [self.keep(v, i, guards) for v, i in zip(other, m.identity, strict=True)]
+        if m.join is not None and lanes:
+            self.assign(state, join_lanes(m, state, kept, lanes))
         else:
-            self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, other))))
+            self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, kept))))
 
     def assign(self, state: tuple[Var, ...], made: Sequence[Expr]) -> None:
         """All new members first, then the state."""
@@ -337,12 +355,3 @@ class _Lower:
 
 def _full(ident: Const, d: str, lanes: Lanes) -> Expr:
     return tile.Full(ident, d, tuple(v.name for v in lanes)) if lanes else ident
-
-
-def _join_dependent(
-    m: Monoid, state: tuple[Var, ...], other: tuple[Var, ...], lanes: Lanes
-) -> tuple[Expr, ...]:
-    """Members that depend on each other: rescale every lane to the common maximum, then sum."""
-    raise refuse(f"lane {lanes[-1].name}", f"{m.name} has no joined lane form", "use one lane a row")
-
-

@@ -1,17 +1,24 @@
 """Operators: programs in the language, compiled by the pipeline, with gradients."""
 
 from tilewright.ops import attention as _attention
+from tilewright.ops import einsum as _einsum
 from tilewright.ops import linear as _linear
+from tilewright.ops import program as _program
 from tilewright.ops import sddmm as _sddmm
 from tilewright.ops import spmm as _spmm
+from tilewright.ops import tuning as _tuning
 
 spmm = _spmm.spmm
-spmm.plan = _spmm.plan  # type: ignore[attr-defined]
 sddmm = _sddmm.sddmm
-sddmm.plan = _sddmm.plan  # type: ignore[attr-defined]
 linear = _linear.linear
-linear.rows_plan = _linear.rows_plan  # type: ignore[attr-defined]
 attention = _attention.attention
+einsum = _einsum.einsum
+program = _program.program
+tune = _tuning.tune
+
+spmm.plan = _spmm.plan  # type: ignore[attr-defined]
+sddmm.plan = _sddmm.plan  # type: ignore[attr-defined]
+linear.rows_plan = _linear.rows_plan  # type: ignore[attr-defined]
 attention.plan = _attention.plan  # type: ignore[attr-defined]
 
-__all__ = ["attention", "linear", "sddmm", "spmm"]
+__all__ = ["attention", "einsum", "linear", "program", "sddmm", "spmm", "tune"]

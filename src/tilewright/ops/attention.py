@@ -10,8 +10,9 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.monoid import LOG2E
 from tilewright.language import functions as fn
-from tilewright.language.trace import Param, axes, outputs, trace
+from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
@@ -22,11 +23,11 @@ from tilewright.support.errors import error
 
 
 def attention_blocks(
-    mask: Param, q: Param, k: Param, v: Param, scale: Any, o: Param, lse: Param
+    mask: Param, q: Param, k: Param, v: Param, scale: Any, o: Param
 ) -> None:
     b, g, i, j, e, d = axes("b g i j e d")
     score = mask[i, j] * fn.sum(e, (q[b, g, i, e] * scale) * k[b, j, e])
-    outputs(o[b, g, i, d], lse[b, g, i], value=fn.softmax2_sum_lse(j, score, v[b, j, d]))
+    o[b, g, i, d] = fn.softmax2_sum(j, score, v[b, j, d])
 
 
 register(trace(attention_blocks, scalars=("scale",)))
@@ -83,7 +84,7 @@ def _call(
     k3 = k.reshape(kv, *k.shape[-2:]).contiguous()
     v3 = v.reshape(kv, *v.shape[-2:]).contiguous()
     arg, tensors, ints = bundle("mask", mask)
-    if q.is_cuda:
+    if backend_of(q.device) == "triton":
         ints.append(pack(setting or choose(q.shape[-1], mask.structure.block)))
     args = (arg, dense_arg("q", q4), dense_arg("k", k3), dense_arg("v", v3))
     factor = (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1])) * LOG2E

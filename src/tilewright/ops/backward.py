@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tilewright.language.trace import Traced
 from tilewright.ops.args import Arg, dense_arg, program_text
+from tilewright.ops.backend import backend_of
 from tilewright.ops.entry import entry, like_arg
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.support.errors import error
@@ -26,7 +27,7 @@ def backward(
     grads: Sequence[Tensor | None],
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
-    made = entry(program, tensors[0].device.type)
+    made = entry(program, backend_of(tensors[0].device))
     work = _Work(run, made, tensors, ints, floats)
     outs = made.template.traced.outputs
     for k, g in enumerate(grads[1:], 1):

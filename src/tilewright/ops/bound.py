@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tilewright.ops.backend import backend_of
 from tilewright.ops.entry import entry
 from tilewright.ops.settings import unpack
 from tilewright.runtime.kernel import Kernel
@@ -22,7 +23,7 @@ class Launch:
         self, program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float] = ()
     ) -> None:
         device = next(t.device for t in tensors)
-        step = entry(program, device.type).steps[0]
+        step = entry(program, backend_of(device)).steps[0]
         self.tensors, self.ints, self.floats = list(tensors), list(ints), list(floats)
         if step.missing:
             self.tensors += step.derive(self.tensors, self.ints)

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from tilewright.language.trace import Traced
 from tilewright.ops.args import Arg, read_program
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.registry import Template, template
@@ -21,10 +20,10 @@ from tilewright.ops.step import Step
 class Entry:
     """All that is known of a program string."""
 
-    def __init__(self, program: str, device: str) -> None:
+    def __init__(self, program: str, backend: str) -> None:
         name, self.args = read_program(program)
         self.template: Template = template(name)
-        self.device = device
+        self.backend = backend
         self.names = [n for a in self.args for n in a.names]
         self.int_names = [n for a in self.args for n in a.ints]
 
@@ -34,7 +33,7 @@ class Entry:
         made: list[Step] = []
         args, names = list(self.args), list(self.names)
         for t in self.template.steps:
-            step = Step(t, args, names, self.device)
+            step = Step(t, args, names, self.backend)
             made.append(step)
             for out in step.bound.program.outputs:
                 if out.name not in names:
@@ -74,16 +73,6 @@ class Entry:
                 pool.append(o)
         return [made[n] for n in self.template.traced.outputs]
 
-    # --- gradients --------------------------------------------------------------------------------
-
-    def differentiable(self) -> list[str]:
-        """Inputs that may have a gradient: values and dense operands of floating dtype."""
-        floats = ("f64", "f32", "f16", "bf16")
-        return [a.name for a in self.args if a.values and a.dtype in floats]
-
-    def gradient_args(self, traced: Traced, known: dict[str, Arg]) -> list[Arg]:
-        return [known[n] for n in traced.inputs if n in known]
-
 
 def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) -> Any:
     """One size, read where a real tensor stands for it; a transposed view has the sizes of the matrix."""
@@ -102,8 +91,8 @@ def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) ->
 
 
 @cache
-def entry(program: str, device: str) -> Entry:
-    return Entry(program, device)
+def entry(program: str, backend: str) -> Entry:
+    return Entry(program, backend)
 
 
 def like_arg(name: str, t: Tensor, structure: str, block: tuple[int, int]) -> Arg:

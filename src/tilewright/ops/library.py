@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.ops.backend import cpu_backend
 from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry
 
@@ -29,19 +30,19 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 def _cpu(
     program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
 ) -> list[Tensor]:
-    return entry(program, "cpu").forward(tensors, ints, floats)
+    return entry(program, cpu_backend()).forward(tensors, ints, floats)
 
 
 def _cuda(
     program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
 ) -> list[Tensor]:
-    return entry(program, "cuda").forward(tensors, ints, floats)
+    return entry(program, "triton").forward(tensors, ints, floats)
 
 
 def _fake(
     program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
 ) -> list[Tensor]:
-    return entry(program, "cpu").shapes(tensors, ints)
+    return entry(program, "c").shapes(tensors, ints)
 
 
 class _Run(torch.autograd.Function):

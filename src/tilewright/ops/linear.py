@@ -10,6 +10,7 @@ from torch import Tensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
@@ -84,7 +85,7 @@ def _call(
 ) -> tuple[str, list[Tensor], list[int]]:
     args = (dense_arg("x", x), dense_arg("w", w), dense_arg("rows", rows.contiguous()))
     chosen = setting or (LARGE if rows.shape[0] >= 1024 else SMALL)
-    ints = [pack(chosen)] if x.is_cuda and x.dtype.itemsize == 2 else []
+    ints = [pack(chosen)] if backend_of(x.device) == "triton" and x.dtype.itemsize == 2 else []
     return program_text("rows_product", args), [x, w, rows.contiguous()], ints
 
 

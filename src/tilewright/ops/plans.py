@@ -5,13 +5,12 @@ Plans live on the structure (`structure.plans`), so they are shared by all tenso
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from tilewright.formats.structure import Structure
-from tilewright.ops.args import LIST, T_LIST, Arg
+from tilewright.ops.args import LIST, T_LIST
+from tilewright.ops.backend import stream_of
 from tilewright.ops.settings import feature_width, pack
 from tilewright.runtime.worklist import WorkList, make_work_list
 from tilewright.schedule.options import Setting
@@ -71,13 +70,13 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
 
 
 def listed(
-    arg: Arg, s: Structure, span: int, dtype: torch.dtype, backward: bool, setting: Setting | None = None
+    s: Structure, span: int, dtype: torch.dtype, backward: bool, setting: Setting | None = None
 ) -> tuple[tuple[str, ...], list[Tensor], list[int]]:
     """(array names, tensors, integers) of the work lists that a call takes along."""
     names: list[str] = []
     tensors: list[Tensor] = []
     ints: list[int] = []
-    stream = torch._C._cuda_getCurrentRawStream(s.device.index or 0)
+    stream = stream_of(s.device)
     for structure, labels, wanted in ((s, LIST, True), (s.transposed, T_LIST, backward)):
         if structure is None or not wanted:
             continue
@@ -88,10 +87,3 @@ def listed(
         tensors += [work.units, work.segs, work.done(tiles, stream)]
         ints += [work.slots, pack(chosen)]
     return tuple(names), tensors, ints
-
-
-def with_lists(arg: Arg, names: Sequence[str]) -> Arg:
-    return Arg(
-        arg.name, arg.kind, arg.dtype, arg.rank, arg.index, arg.block, arg.values, arg.strided,
-        (*arg.arrays, *names),
-    )

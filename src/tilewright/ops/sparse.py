@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilewright.formats.cache import CACHE
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.args import Arg, sparse_arrays
 from tilewright.ops.dtypes import name_of
@@ -44,29 +45,48 @@ def rows_first(a: SparseTensor) -> SparseTensor:
     return a
 
 
-def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
-    """The argument of a sparse tensor with its arrays, values and integers."""
-    s = a.structure
-    arrays, tensors = sparse_arrays(s)
-    values = a.values
+class Bundle:
+    """The arrays of a structure as an operator takes them, and the texts of programs made over them."""
+
+    def __init__(self, s: Structure) -> None:
+        self.arrays, self.tensors = sparse_arrays(s)
+        self.ints = [s.shape[0], s.shape[1]]
+        self.made_with = (s.row_of, s.transposed)
+        self.texts: dict[object, str] = {}
+
+    def current(self, s: Structure) -> bool:
+        """Whether nothing was prepared since."""
+        return self.made_with[0] is s.row_of and self.made_with[1] is s.transposed
+
+
+def bundle_of(s: Structure) -> Bundle:
+    """The bundle of a structure, kept on it (not while compiling: that would break guards)."""
+    if torch.compiler.is_compiling():
+        return Bundle(s)
+    made = s.plans.get("bundle")
+    if made is None or not made.current(s):
+        made = s.plans["bundle"] = Bundle(s)
+    found: Bundle = made
+    return found
+
+
+def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
+    """The argument that describes a sparse tensor with these arrays."""
+    s, values = a.structure, a.values
     dtype = name_of(values.dtype, name) if values is not None else "f32"
     blocked = 2 if s.format == "bsr" else 0
     rank = 2 if values is None else values.dim() + 1 - blocked
-    arg = Arg(
-        name,
-        s.format,
-        dtype,
-        rank,
-        name_of(s.index_dtype),
-        s.block,
-        values is not None,
-        None,
-        arrays,
-    )
-    found = list(tensors)
-    if values is not None:
-        found.append(values if values.is_contiguous() else values.contiguous())
-    return arg, found, [s.shape[0], s.shape[1]]
+    index = name_of(s.index_dtype)
+    return Arg(name, s.format, dtype, rank, index, s.block, values is not None, None, arrays)
+
+
+def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
+    """The argument of a sparse tensor with its arrays, values and integers."""
+    made = bundle_of(a.structure)
+    tensors = list(made.tensors)
+    if a.values is not None:
+        tensors.append(a.values.contiguous())
+    return sparse_arg(name, a, made.arrays), tensors, list(made.ints)
 
 
 def check_dense(

@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
-from tilewright.ops.plans import SETTINGS, listed, with_lists
+from tilewright.ops.plans import SETTINGS, listed
 from tilewright.ops.registry import register
-from tilewright.ops.sparse import as_sparse, bundle, check_dense, rows_first
+from tilewright.ops.sparse import as_sparse, bundle_of, check_dense, rows_first, sparse_arg
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -59,10 +61,10 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
 
     >>> y = spmm(A, x, reduce="mean")
     """
-    a = as_sparse(A, "spmm(A, x)")
+    a = A if type(A) is SparseTensor else as_sparse(A, "spmm(A, x)")
     if values is not None:
         a = a.with_values(values)
-    if x.dim() == 1:
+    if isinstance(x, Tensor) and x.dim() == 1:
         return spmm(a, x[:, None], reduce=reduce)[:, 0]
     return run(*_call(a, x, reduce, None))[0]
 
@@ -70,28 +72,53 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
 def _call(
     a: SparseTensor, x: Tensor, reduce: str, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
-    """The operator's arguments."""
-    heads = a.values is not None and a.values.dim() == 2 and a.structure.format != "bsr"
+    """The operator's arguments. The program's text is kept with the structure: this is the hot path."""
+    v = a.values
+    heads = v is not None and v.dim() == 2 and a.structure.format != "bsr"
     _check(a, x, reduce, heads)
     a = rows_first(a)
     s = a.structure
-    arg, tensors, ints = bundle("a", a)
-    span = x.shape[-1]
-    if x.is_cuda and s.format == "csr" and not torch.compiler.is_compiling():
+    made = bundle_of(s)
+    arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
+    if backend_of(x.device) == "triton" and _may_list(s, setting):
         grad = torch.is_grad_enabled() and x.requires_grad
-        prepared = s.transposed is not None or setting is not None
-        if prepared:
-            names, more, plan = listed(arg, s, span, x.dtype, grad, setting)
-            arg = with_lists(arg, names)
-            at = len(arg.arrays) - len(names)
-            tensors[at:at] = more
-            ints += plan
+        names, more, plan_ints = listed(s, x.shape[-1], x.dtype, grad, setting)
+        arrays = (*arrays, *names)
+        tensors += more
+        ints += plan_ints
+    if v is not None:
+        tensors.append(v if v.is_contiguous() else v.contiguous())
     tensors.append(x)
-    name = "spmm_heads_sum" if heads else f"spmm_{reduce}"
-    return program_text(name, (arg, dense_arg("x", x))), tensors, ints
+    kind = None if v is None else (v.dtype, v.dim())
+    key = (reduce, arrays, kind, x.dtype, None if x.is_contiguous() else x.stride())
+    text = made.texts.get(key)
+    if text is None:
+        name = "spmm_heads_sum" if heads else f"spmm_{reduce}"
+        text = program_text(name, (sparse_arg("a", a, arrays), dense_arg("x", x)))
+        if not torch.compiler.is_compiling():
+            made.texts[key] = text
+    return text, tensors, ints
+
+
+def _may_list(s: Structure, setting: Setting | None) -> bool:
+    """Work lists are for prepared structures with rows first; inside torch.compile they are left out."""
+    if s.format != "csr" or torch.compiler.is_compiling():
+        return False
+    return s.transposed is not None or setting is not None
 
 
 def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
+    if (
+        reduce in REDUCE
+        and isinstance(x, Tensor)
+        and x.dim() == (3 if heads else 2)
+        and x.shape[0] == a.shape[1]
+        and x.device == a.device
+        and x.dtype.is_floating_point
+        and x.layout is torch.strided
+        and (reduce == "sum" or not heads)
+    ):
+        return
     where = "spmm(A, x)"
     if reduce not in REDUCE:
         raise error("argument", where=where, name="reduce", got=repr(reduce), expected=f"one of {REDUCE}")
@@ -106,7 +133,7 @@ def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
 def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum") -> Launch:
     """A bound launch of spmm, at a given setting or at the one that would be chosen."""
     a = rows_first(as_sparse(A, "spmm.plan(A, x)"))
-    if x.is_cuda and a.structure.transposed is None:
+    if backend_of(x.device) == "triton" and a.structure.transposed is None:
         a.structure.prepare()
     return Launch(*_call(a, x, reduce, setting))
 

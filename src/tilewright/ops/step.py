@@ -18,7 +18,7 @@ from tilewright.analysis.domain import covers, drivers, spatial
 from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.formats.structure import Structure
 from tilewright.ir import coord
-from tilewright.ir.expr import Expr, Load, Var
+from tilewright.ir.expr import Const, Expr, Load, Var
 from tilewright.ir.node import walk
 from tilewright.ir.text import text
 from tilewright.language.trace import Ref, Traced
@@ -64,12 +64,12 @@ def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
 class Step:
     """A bound statement, ready to run on lists of tensors."""
 
-    def __init__(self, traced: Traced, args: Sequence[Arg], names: Sequence[str], device: str) -> None:
-        self.traced, self.device = traced, device
+    def __init__(self, traced: Traced, args: Sequence[Arg], names: Sequence[str], backend: str) -> None:
+        self.traced, self.backend = traced, backend
         self.args = {a.name: a for a in args}
         self.names = list(names)
         self.views = {
-            a.name: view_of(traced, a, device == "cpu")
+            a.name: view_of(traced, a, backend == "c")
             for a in args
             if a.name in traced.inputs and a.kind != "dense" and not a.kind.startswith("like:")
         }
@@ -124,7 +124,7 @@ class Step:
 
     def list_names(self) -> tuple[str, tuple[str, ...]] | None:
         """(prefix of the plan's names, the tensors of the work list), when one came along."""
-        if not self.listed or self.device == "cpu":
+        if not self.listed or self.backend == "c":
             return None
         lead = drivers(self.bound.program.body[0])
         name = lead[0].buffer.name
@@ -182,13 +182,13 @@ class Step:
     def key(
         self, tensors: Sequence[Tensor], ints: Sequence[int], sizes: Sequence[int]
     ) -> tuple[object, ...]:
-        if self.device == "cpu" and not _INTERPRET[0]:
+        if self.backend == "c":
             at = self.width_at
             return tuple([s if s <= EXACT else -1 for s in [sizes[k] for k in at]])
         aligned = all([t.data_ptr() % 16 == 0 for t in tensors])
         packed = self.packed(ints)
-        classes = tuple([min(sizes[k] & -sizes[k], 256) for k in self.class_at])
-        spans = tuple([ceil_pow2(min(sizes[k], EXACT)) for k in self.width_at])
+        classes = tuple([divisor(sizes[k]) for k in self.class_at])
+        spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
         small = all([sizes[k] < NARROW for k in self.narrow_at])
         return (packed, aligned, small, classes, spans, precision())
 
@@ -208,7 +208,7 @@ class Step:
 
     @cached_property
     def class_at(self) -> list[int]:
-        names = {*self.widths, *self.blocked}
+        names = {*self.narrow, *self.blocked}
         made = [k for k, n in enumerate(self.size_names) if n in names]
         return made
 
@@ -219,20 +219,21 @@ class Step:
 
     def make(self, ints: Sequence[int], sizes: dict[str, int], key: tuple[object, ...]) -> _Ready:
         p = self.bound.program
-        if self.device == "cpu" and not _INTERPRET[0]:
+        if self.backend == "c":
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
             return _Ready(self, driver.compile_c(p, exact))
         setting = self.setting(unpack(self.packed(ints)), sizes)
         divisors = {
             n: d
-            for n in [*self.widths, *self.blocked]
-            if (d := min(sizes[n] & -sizes[n], 256)) > 1
+            for n in [*self.narrow, *self.blocked]
+            if (d := divisor(sizes[n])) > 1
         }
         options = driver.TritonOptions(
             setting.get("warps", 4), setting.get("stages", 3), precision()
         )
-        narrow = self.narrow if key[2] else ()
-        made = driver.compile_triton(p, setting, divisors, narrow, bool(key[1]), None, options)
+        known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if key[2]}
+        known |= {n: Const(sizes[n], "i64") for n in self.widths if _told_by_class(sizes[n])}
+        made = driver.compile_triton(p, setting, divisors, known, bool(key[1]), None, options)
         return _Ready(self, made)
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
@@ -263,6 +264,7 @@ class Step:
             if reduce:
                 extent = sizes.get(text(reduce[0].loop.hi), 64)
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
+                made["whole"] = int(extent <= made["width"])
         made.setdefault("rows", 8 if self.nest.rows is not None else 1)
         made.setdefault("warps", 4)
         made.setdefault("stages", 3)
@@ -376,7 +378,14 @@ class _Ready:
             pool[self.done_at] = torch.zeros(self.need(*sizes), dtype=torch.int32, device=device)
 
 
-_INTERPRET = [False]
+def divisor(size: int) -> int:
+    """The width class: the largest power of two that divides a size, up to 512."""
+    return min(size & -size, EXACT) if size else EXACT
+
+
+def _told_by_class(size: int) -> bool:
+    """Whether divisor and span together leave only this size: a power of two up to 512."""
+    return 0 < size <= EXACT and divisor(size) == size
 
 
 def precision() -> str:

@@ -18,7 +18,7 @@ from tilewright.ir.expr import Buffer, Expr
 from tilewright.ir.text import text
 
 C_TYPES: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double}
-SMALL = 1 << 15
+SMALL = 1 << 13
 
 
 @dataclass
@@ -48,8 +48,7 @@ class Kernel:
 
 def python_of(e: Expr, names: Sequence[str]) -> Callable[..., int]:
     """A size expression as a Python function of sizes."""
-    body = text(e).replace("min(", "min(")
-    return eval(f"lambda {', '.join(names)}: {body}")
+    return eval(f"lambda {', '.join(names)}: {text(e)}")
 
 
 def c_caller(
@@ -66,13 +65,12 @@ def c_caller(
     threads = torch.get_num_threads
 
     def call(tensors: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[float]) -> None:
-        work = sum([t.numel() for t in tensors])
-        fn(
-            *[t.data_ptr() for t in tensors],
-            *sizes,
-            *scalars,
-            threads() if work > SMALL else 1,
-        )
+        many = 1
+        for t in tensors:
+            if t.numel() > SMALL:
+                many = threads()
+                break
+        fn(*[t.data_ptr() for t in tensors], *sizes, *scalars, many)
 
     return call
 

@@ -120,6 +120,8 @@ def _dense_reduction(p: flat.Program, r: Reduction, setting: Setting) -> flat.Pr
         return p
     if setting.get("inner"):
         return step.lane(p, r.name, setting["inner"])
+    if setting.get("whole") and not r.depth:
+        return step.lane(p, r.name, setting["width"])
     p = step.split(p, r.name, setting.get("width", 32))
     return step.kind(p, f"{r.name}_i", "lane")
 

@@ -52,6 +52,10 @@ def kind(p: flat.Program, name: str, to: str) -> flat.Program:
         raise illegal(f"kind({name}, lane)", f"its extent {loop.hi} is not a constant", "split it")
     if to == "unroll" and not (isinstance(loop.hi, Const) and isinstance(loop.lo, Const)):
         raise illegal(f"kind({name}, unroll)", "its extent is not a constant", "split it")
+    if to != "serial" and loop.lo != const(0):
+        raise illegal(f"kind({name}, {to})", f"it starts at {loop.lo}, not at 0", "split it")
+    if to == "grid" and any(isinstance(s, stmt.Append) for s in _all(loop.body)):
+        raise illegal(f"kind({name}, grid)", "it appends in order", "keep it serial")
     if to == "grid" and carried(loop):
         raise illegal(f"kind({name}, grid)", f"it carries the reduction {carried(loop)}")
     return edit(p, name, lambda s: [replace(s, kind=to)])

@@ -170,7 +170,9 @@ def attention_lanes(p: flat.Program) -> flat.Program:
 
 def test_attention() -> None:
     check_scalar(attention([[0, 1], [], [1]], (10, 7), (4, 4), 3, 2))
-    made = check_scheduled(attention([[0, 1], [], [1]], (40, 40), (16, 16), 24, 20), attention_lanes)
+    made = check_scheduled(
+        attention([[0, 1], [], [1]], (40, 40), (16, 16), 24, 20), attention_lanes
+    )
     assert sum(isinstance(n, tile.Dot) for n in walk(made.body)) == 2
 
 

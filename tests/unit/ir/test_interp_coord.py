@@ -27,7 +27,7 @@ from builders import (
 )
 
 from tilewright.ir import coord
-from tilewright.ir.coord import Append, Assign, Axis, Program, Tensor
+from tilewright.ir.coord import Append, Assign, Axis, Program, Stored, Tensor
 from tilewright.ir.expr import Buffer, Const, Load
 from tilewright.ir.interp import run_coord, to_bf16
 
@@ -102,6 +102,43 @@ def test_a_lookup_that_misses_is_zero() -> None:
     np.testing.assert_array_equal(run_coord(p, arrays, sizes)["c"], [0, 60, 0])
 
 
+def heads(name: str, role: str = "in", like: Tensor | None = None) -> Tensor:
+    """e[i, j, h]: a vector on each entry of a COO tree"""
+    base = like if like is not None else coo(name, "ij")
+    h = Axis("h", "dense", "fixed", size("h"))
+    stored = base.axes[0].length
+    assert stored is not None
+    values = Buffer(name, "f32", (stored, size("h")), role)
+    shape, coords = (*base.shape[:2], size("h")), (*base.coords[:2], ((h, 1),))
+    return Tensor(name, "f32", shape, role, (*base.axes[:2], h), coords, values)
+
+
+def test_entries_may_hold_vectors() -> None:
+    """s[i, h] = sum(j, e[i, j, h] * w[i, j]);  n[i, j, h] = e[i, j, h] / s[i, h]"""
+    w = coo("w", "ij")
+    e, n = heads("e", like=w), heads("n", "out", like=w)
+    s = dense("s", "ih", "out")
+    total = reduce("sum", "j", at(e, "ijh") * at(w, "ij"))
+    body = (
+        Assign((at(s, "ih"),), (total,)),
+        Assign((at(n, "ijh"),), (at(e, "ijh") / at(s, "ih"),)),
+    )
+    arrays = {**row_arrays("w", [[0, 2], [], [1]]), "w": numbers(1, 3), "e": numbers(2, 3, 2)}
+    sizes = {"n_i": 3, "n_j": 3, "n_h": 2, "w_nnz": 3}
+    got = run_coord(Program("norm", (w, e, s, n), (), body), arrays, sizes)
+    want = np.zeros((3, 2), np.float32)
+    np.add.at(want, arrays["w_rows"], arrays["e"] * arrays["w"][:, None])
+    close(got, {"s": want, "n": arrays["e"] / want[arrays["w_rows"]]})
+
+
+def test_stored_counts_entries_whatever_their_values() -> None:
+    a, y = csr("a", "ij", ones=True), dense("y", "i", "out")
+    value = reduce("sum", "j", Stored(at(a, "ij")))
+    p = Program("degree", (a, y), (), (Assign((at(y, "i"),), (value,)),))
+    got = run_coord(p, row_arrays("a", ROWS), {"n_i": 5, "n_j": 5, "a_nnz": 17})
+    assert got["y"].tolist() == [2, 0, 3, 1, 11]
+
+
 def test_padding_is_not_an_entry() -> None:
     """ELL: two entries a row, -1 where there are fewer."""
     i = Axis("i", "dense", "fixed", size("i"))
@@ -118,26 +155,6 @@ def test_padding_is_not_an_entry() -> None:
     np.testing.assert_array_equal(got["y"], [[201], [30]])
 
 
-def test_relations_outside_rows() -> None:
-    """y[i, l] = sum(r, j, k: a[r, i, j] * x[j, k] * w[r, k, l]), a compressed under (r, i)."""
-    r, i = Axis("r", "dense", "fixed", size("r")), None
-    i = Axis("i", "dense", "fixed", size("i"), r)
-    ptr = Buffer("a_indptr", "i32", (size("r") * size("i") + 1,), "index")
-    j = Axis("j", "sparse", "variable", None, i, ptr, Buffer("a_indices", "i32", (size("a_nnz"),), "index"))
-    shape, coords = (size("r"), size("i"), size("j")), (((r, 1),), ((i, 1),), ((j, 1),))
-    a = Tensor("a", "f32", shape, "in", (r, i, j), coords, Buffer("a", "f32", (size("a_nnz"),)))
-    x, w, y = dense("x", "jk"), dense("w", "rkl"), dense("y", "il", "out")
-    value = reduce("sum", "rjk", at(a, "rij") * at(x, "jk") * at(w, "rkl"))
-    p = Program("rgms", (a, x, w, y), (), (Assign((at(y, "il"),), (value,)),))
-    rows = [[0, 1], [], [3], [2], [1], []]
-    arrays = row_arrays("a", rows)
-    arrays |= {"a": numbers(1, 5), "x": numbers(2, 4, 3), "w": numbers(3, 2, 3, 5)}
-    whole = to_dense(rows, 4, arrays["a"]).reshape(2, 3, 4)
-    want = np.einsum("rij,jk,rkl->il", whole, arrays["x"], arrays["w"])
-    sizes = {"n_r": 2, "n_i": 3, "n_j": 4, "n_k": 3, "n_l": 5, "a_nnz": 5}
-    close(run_coord(p, arrays, sizes), {"y": want})
-
-
 def test_sums_of_16_bits_are_rounded_once() -> None:
     x, y = dense("x", "ij", dtype="bf16"), dense("y", "i", "out", dtype="bf16")
     p = Program("sums", (x, y), (), (Assign((at(y, "i"),), (reduce("sum", "j", at(x, "ij")),)),))
@@ -149,12 +166,13 @@ def test_sums_of_16_bits_are_rounded_once() -> None:
 def test_append_keeps_the_order() -> None:
     """The columns of each row tile that hold something: a detector."""
     x = dense("x", "ij")
-    found = Tensor("cols", "i32", (size("i"), size("j")), "out", values=Buffer("cols", "i32", (size("i"), size("j")), "out"))
-    count = Tensor("count", "i32", (size("i"),), "out", values=Buffer("count", "i32", (size("i"),), "out"))
+    found, count = dense("cols", "ij", "out", "i32"), dense("count", "i", "out", "i32")
     seen = at(x, "ij") > 0.0
     s = Append(found, count, (index("i"),), (index("j"),), seen, index("j"))
     data = np.float32([[0, 1, 2], [0, 0, 0], [3, 0, 1]])
-    got = run_coord(Program("detect", (x, found, count), (), (s,)), {"x": data}, {"n_i": 3, "n_j": 3})
+    got = run_coord(
+        Program("detect", (x, found, count), (), (s,)), {"x": data}, {"n_i": 3, "n_j": 3}
+    )
     assert got["count"].tolist() == [2, 0, 2]
     assert got["cols"].tolist() == [[1, 2, 0], [0, 0, 0], [0, 2, 0]]
 
@@ -178,6 +196,8 @@ def test_a_dense_read_outside_raises() -> None:
 def test_blocks_may_be_a_pattern_only() -> None:
     m = bsr("m", "ij", (2, 2), ones=True)
     y = dense("y", "i", "out")
-    p = coord.Program("count", (m, y), (), (Assign((at(y, "i"),), (reduce("sum", "j", at(m, "ij")),)),))
+    p = coord.Program(
+        "count", (m, y), (), (Assign((at(y, "i"),), (reduce("sum", "j", at(m, "ij")),)),)
+    )
     got = run_coord(p, row_arrays("m", [[0], [0, 1]]), {"n_i": 3, "n_j": 3, "m_nnz": 3})
     assert got["y"].tolist() == [2, 2, 3]

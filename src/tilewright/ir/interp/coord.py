@@ -5,6 +5,7 @@ An index takes its whole range, except where it addresses a sparse tensor: a red
 stored entries of the first such access (its driver), whatever the storage order; the indices of a target
 run over the stored entries of the target, or of a sparse access that stands outside every reduction.
 Duplicates are separate entries. Any other sparse access is looked up: absent means 0, duplicates add up.
+Dense dimensions inside the entries (features of an edge) are no part of the structure: `rank` leaves them out.
 Entries outside the tensor's shape (padding, blocks that stick out) are not entries.
 
     run_coord(spmm, {"a_indptr": ..., "a_indices": ..., "a": ..., "x": ...}, {"n_i": 3, ...})["y"]
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Reduce, Tensor
+from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
 from tilewright.ir.expr import Buffer, Cast, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
 from tilewright.ir.interp.memory import Memory
@@ -62,7 +63,7 @@ class _Run(Maker):
         self.p, self.memory = p, memory
         self.start: Env = {v: convert(scalars[v.name], v.dtype) for v in p.scalars}
         self.sizes = self.index_sizes()
-        self.stored: dict[tuple[Any, ...], dict[tuple[int, ...], list[Entry]]] = {}
+        self.tables: dict[tuple[Any, ...], dict[tuple[int, ...], list[Entry]]] = {}
 
     def index_sizes(self) -> dict[Index, int]:
         found = [n for n in walk(self.p.body) if isinstance(n, Load)]
@@ -97,7 +98,8 @@ class _Run(Maker):
 
     def store(self, a: Load, value: Value, env: Env, where: Any) -> None:
         if a.buffer.sparse:
-            self.write(a.buffer, env[a.buffer.axes, a.indices].place, value, where)
+            inside = self.index(a.indices[rank(a.buffer) :], env)
+            self.write(a.buffer, (*env[key_of(a)].place, *inside), value, where)
         else:
             self.write(a.buffer, self.index(a.indices, env), value, where)
 
@@ -112,7 +114,8 @@ class _Run(Maker):
         """Sparse accesses outside inner reductions that bind one of these indices."""
         for e in exprs:
             if isinstance(e, Load) and isinstance(e.buffer, Tensor) and e.buffer.sparse:
-                if all(isinstance(ix, Index) for ix in e.indices) and set(over) & set(e.indices):
+                held = e.indices[: rank(e.buffer)]
+                if all(isinstance(ix, Index) for ix in held) and set(over) & set(held):
                     yield e
             elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce):
                 yield from self.leads(parts(e), over)
@@ -121,8 +124,8 @@ class _Run(Maker):
         """An environment for each combination of indices."""
         if not todo:
             yield env
-        elif lead is not None and todo[0] in lead.indices:
-            rest = tuple(ix for ix in todo if ix not in lead.indices)
+        elif lead is not None and todo[0] in (held := lead.indices[: rank(lead.buffer)]):
+            rest = tuple(ix for ix in todo if ix not in held)
             for inner in self.entries(lead, env):
                 yield from self.over(rest, inner, None)
         else:
@@ -131,37 +134,37 @@ class _Run(Maker):
 
     def entries(self, lead: Load, env: Env) -> Iterator[Env]:
         """The entries that agree with the coordinates fixed so far."""
-        fixed = tuple(n for n, ix in enumerate(lead.indices) if ix in env)
-        at = tuple(int(env[lead.indices[n]]) for n in fixed)
+        held = lead.indices[: rank(lead.buffer)]
+        fixed = tuple(n for n, ix in enumerate(held) if ix in env)
+        at = tuple(int(env[held[n]]) for n in fixed)
         for entry in self.matching(lead.buffer, fixed, at):
-            inner = {**env, (lead.buffer.axes, lead.indices): entry}
-            for ix, c in zip(lead.indices, entry.coords, strict=True):
+            inner = {**env, key_of(lead): entry}
+            for ix, c in zip(held, entry.coords, strict=True):
                 if int(inner.setdefault(ix, np.int64(c))) != c:
                     break
             else:
                 yield inner
 
     def matching(self, t: Tensor, dims: tuple[int, ...], at: tuple[int, ...]) -> list[Entry]:
-        key = (t.axes, t.coords, t.shape, dims)
-        if key not in self.stored:
+        key = (t.coords[: rank(t)], t.shape[: rank(t)], dims)
+        if key not in self.tables:
             table = defaultdict(list)
-            for entry in self.tree(t, 0, {}, {}):
+            for entry in self.tree(t, {}, {}):
                 table[tuple(entry.coords[d] for d in dims)].append(entry)
-            self.stored[key] = table
-        return self.stored[key].get(at, [])
+            self.tables[key] = table
+        return self.tables[key].get(at, [])
 
-    def tree(
-        self, t: Tensor, depth: int, pos: dict[Axis, int], crd: dict[Axis, int]
-    ) -> Iterator[Entry]:
+    def tree(self, t: Tensor, pos: dict[Axis, int], crd: dict[Axis, int]) -> Iterator[Entry]:
         """All entries in storage order, from the root down."""
-        if depth < len(t.axes):
-            ax = t.axes[depth]
+        path = structure(t)
+        if len(pos) < len(path):
+            ax = path[len(pos)]
             for p, c in self.axis(ax, 0 if ax.parent is None else pos[ax.parent]):
-                yield from self.tree(t, depth + 1, {**pos, ax: p}, {**crd, ax: c})
+                yield from self.tree(t, {**pos, ax: p}, {**crd, ax: c})
             return
-        coords = tuple(sum(crd[ax] * scale for ax, scale in dim) for dim in t.coords)
+        coords = tuple(sum(crd[ax] * scale for ax, scale in dim) for dim in t.coords[: rank(t)])
         limits = (evaluate(n, self.memory.sizes) for n in t.shape)
-        if all(0 <= c < n for c, n in zip(coords, limits, strict=True)):
+        if all(0 <= c < n for c, n in zip(coords, limits, strict=False)):
             yield Entry(coords, self.place(t, pos, crd))
 
     def axis(self, ax: Axis, parent: int) -> Iterator[tuple[int, int]]:
@@ -178,12 +181,13 @@ class _Run(Maker):
             yield p, p - lo if ax.indices is None else int(self.memory.data[ax.indices][p])
 
     def place(self, t: Tensor, pos: dict[Axis, int], crd: dict[Axis, int]) -> tuple[int, ...]:
-        """The index of the values: position on the last stored axis, then the dense axes inside it."""
-        held = [n for n, ax in enumerate(t.axes) if ax.kind == "sparse" or ax.extent == "variable"]
-        first = pos[t.axes[held[-1]]]
+        """The index of the values: position on the last stored axis, then the axes inside a block."""
+        path = structure(t)
+        last = max(n for n, ax in enumerate(path) if stored(ax))
+        first = pos[path[last]]
         if t.perm is not None:
             first = int(self.memory.data[t.perm][first])
-        return (first, *(crd[ax] for ax in t.axes[held[-1] + 1 :]))
+        return (first, *(crd[ax] for ax in path[last + 1 :]))
 
     # --- expressions ------------------------------------------------------------------------------
 
@@ -192,6 +196,8 @@ class _Run(Maker):
             return lambda env: self.read(e.buffer, e, env)
         if isinstance(e, Reduce):
             return self.reduction(e)
+        if isinstance(e, Stored):
+            return lambda env: NUMPY[e.dtype](bool(self.found(_bare(e.access), env)))
         return super().special(e)
 
     def index(self, indices: tuple[Expr, ...], env: Env) -> tuple[int, ...]:
@@ -200,13 +206,18 @@ class _Run(Maker):
     def read(self, t: Tensor, a: Load, env: Env) -> Value:
         if not t.sparse:
             return self.element(t, self.index(a.indices, env), a)
-        entry = env.get((t.axes, a.indices))
-        if entry is not None:
-            return self.element(t, entry.place, a)
+        inside = self.index(a.indices[rank(t) :], env)
         total = NUMPY[t.dtype](0)
-        for found in self.matching(t, tuple(range(len(a.indices))), self.index(a.indices, env)):
-            total = total + self.element(t, found.place, a)
+        for found in self.found(a, env):
+            total = total + self.element(t, (*found.place, *inside), a)
         return total
+
+    def found(self, a: Load, env: Env) -> list[Entry]:
+        """The entry that the loops around stand on, or all that have these coordinates."""
+        entry, n = env.get(key_of(a)), rank(a.buffer)
+        if entry is not None:
+            return [entry]
+        return self.matching(a.buffer, tuple(range(n)), self.index(a.indices[:n], env))
 
     def element(self, t: Tensor, index: tuple[int, ...], where: Any) -> Value:
         if t.values is None:
@@ -232,6 +243,34 @@ class _Run(Maker):
             return self.value(last[e.part], now)
 
         return run
+
+
+def stored(ax: Axis) -> bool:
+    return ax.kind == "sparse" or ax.extent == "variable"
+
+
+def rank(t: Tensor) -> int:
+    """How many dimensions belong to the structure: the others are dense, inside the stored entries."""
+    last = max(n for n, ax in enumerate(t.axes) if stored(ax))
+    inner = set(t.axes[last + 1 :])
+    return sum(len(dim) > 1 or dim[0][0] not in inner for dim in t.coords)
+
+
+def structure(t: Tensor) -> tuple[Axis, ...]:
+    held = {ax for dim in t.coords[: rank(t)] for ax, _ in dim}
+    return tuple(ax for ax in t.axes if ax in held)
+
+
+def key_of(a: Load) -> tuple[Any, ...]:
+    """Two accesses with one key stand on the same entry."""
+    n = rank(a.buffer)
+    return a.buffer.coords[:n], a.indices[:n]
+
+
+def _bare(e: Any) -> Load:
+    made = e.a if isinstance(e, Cast) else e
+    assert isinstance(made, Load)
+    return made
 
 
 def _combined(m: Monoid, state: tuple[Var, ...], given: tuple[Var, ...]) -> tuple[Expr, ...]:

@@ -259,13 +259,16 @@ class _Run(Maker):
         parts = [self.full(e) for e in (s.where, s.group, s.slot, s.value)]
         shape = np.broadcast_shapes(*(v.shape for v in parts))
         keep = np.broadcast_to(self.narrowed(shape), shape) & parts[0]
+        places = np.full(shape, -1)
         for at in map(tuple, np.argwhere(keep)):
             group, slot, value = (np.broadcast_to(v, shape)[at] for v in parts[1:])
             self.memory.check(s.count, np.array([group]), s)
-            place = int(slot) + int(self.memory.data[s.count][group])
-            self.memory.check(s.list, np.array([place]), s)
-            self.memory.data[s.list][place] = convert(value, s.list.dtype)
+            places[at] = int(slot) + int(self.memory.data[s.count][group])
+            self.memory.check(s.list, places[at].reshape(1), s)
+            self.memory.data[s.list][places[at]] = convert(value, s.list.dtype)
             self.memory.data[s.count][group] += 1
+        if s.at is not None:
+            self.env[s.at] = convert(places, s.at.dtype)
 
 
 def _lanes(p: flat.Program) -> tuple[dict[Var, int], dict[Var, int]]:

@@ -88,6 +88,7 @@ class _Run(Maker):
         self.env.update(zip(s.state, new, strict=True))
 
     def append(self, s: stmt.Append) -> None:
+        at = -1
         if self.of(s.where):
             group = int(self.of(s.group))
             self.memory.check(s.count, np.array([group]), s)
@@ -95,6 +96,8 @@ class _Run(Maker):
             self.memory.check(s.list, np.array([at]), s)
             self.memory.data[s.list][at] = convert(self.of(s.value), s.list.dtype)
             self.memory.data[s.count][group] += 1
+        if s.at is not None:
+            self.env[s.at] = convert(at, s.at.dtype)
 
     def special(self, e: Expr) -> Fn:
         match e:

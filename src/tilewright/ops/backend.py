@@ -1,0 +1,40 @@
+"""Which back end serves a device: C on the CPU, Triton on CUDA.
+
+    with backend("triton"): ...     # CPU tensors through Triton's interpreter (TRITON_INTERPRET=1), for tests
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_CPU = ["c"]
+
+
+def backend_of(device: torch.device) -> str:
+    """The back end of a device's tensors."""
+    return _CPU[0] if device.type == "cpu" else "triton"
+
+
+def cpu_backend() -> str:
+    return _CPU[0]
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """CPU tensors go to another back end inside."""
+    before, _CPU[0] = _CPU[0], name
+    try:
+        yield
+    finally:
+        _CPU[0] = before
+
+
+def stream_of(device: torch.device) -> int:
+    """The current stream, as a number; 0 on the CPU."""
+    if device.type == "cpu":
+        return 0
+    made: int = torch._C._cuda_getCurrentRawStream(device.index or 0)
+    return made

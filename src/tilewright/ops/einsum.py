@@ -1,0 +1,67 @@
+"""tw.einsum: a product of operands summed over the letters that the output lacks.
+
+    y = einsum("ij,jf->if", A, x)
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tilewright.ir.coord import Assign, Index
+from tilewright.ir.expr import Const, Expr, Load
+from tilewright.language.trace import Ref, Traced, sum_leftover
+from tilewright.ops.program import call
+from tilewright.ops.registry import register
+from tilewright.support.errors import error
+
+
+def einsum(subscripts: str, *operands: Any) -> Any:
+    """The product of two or three operands (sparse or dense), summed over letters missing in the output.
+
+    The result is dense, unless its letters are those of a sparse operand: then it takes that structure.
+
+    >>> y = einsum("ij,jf->if", A, x)
+    """
+    traced = _traced(subscripts, len(operands))
+    return call(traced, dict(zip(traced.inputs, operands, strict=True)), [])
+
+
+@functools.cache
+def _traced(subscripts: str, count: int) -> Traced:
+    text = subscripts.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    groups = left.split(",")
+    _check(subscripts, groups, arrow, right, count)
+    letters = {c: Index(c) for c in sorted(set(text) - set(",->"))}
+    refs = [Ref(f"x{n}") for n in range(len(groups))]
+    out = Ref("out")
+    value: Expr = Const(1.0, "f32")
+    for r, g in zip(refs, groups, strict=True):
+        value = value * Load(r, tuple(letters[c] for c in g))
+    target = Load(out, tuple(letters[c] for c in right))
+    body = sum_leftover(Assign((target,), (value,)))
+    names = tuple(r.name for r in refs)
+    name = f"einsum_{'_'.join(groups)}_to_{right}"
+    made = Traced(name, (*names, "out"), names, ("out",), (), (*refs, out), (body,))
+    register(made)
+    return made
+
+
+def _check(subscripts: str, groups: list[str], arrow: str, right: str, count: int) -> None:
+    def refuse(expected: str) -> Exception:
+        return error("einsum", where="einsum", got=repr(subscripts), expected=expected)
+
+    if "." in subscripts:
+        raise refuse("plain letters; write every dimension out instead of an ellipsis")
+    if not arrow:
+        raise refuse("an arrow with the output's letters")
+    if len(groups) != count or count not in (1, 2, 3):
+        raise refuse(f"one group of letters for each of the {count} operands (up to three)")
+    if not all(g.isalpha() for g in groups) or not (right.isalpha() or right == ""):
+        raise refuse("letters only")
+    if len(set(right)) != len(right) or any(len(set(g)) != len(g) for g in groups):
+        raise refuse("each letter once in a group (no diagonals)")
+    missing = set(right) - set("".join(groups))
+    if missing:
+        raise refuse(f"output letters that stand in an operand; {', '.join(sorted(missing))} does not")

@@ -1,0 +1,134 @@
+"""@tw.program: an operator of the user's own, from index notation to a differentiable torch function.
+
+    @program
+    def relu_max(a, x, y):
+        i, j, f = axes("i j f")
+        y[i, f] = fn.max(j, a[i, j] * fn.relu(x[j, f]))
+    y = relu_max(A, X)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.formats.tensor import SparseTensor
+from tilewright.language.trace import Traced, trace
+from tilewright.ops.args import Arg, dense_arg, program_text
+from tilewright.ops.backend import backend_of
+from tilewright.ops.entry import entry
+from tilewright.ops.library import run
+from tilewright.ops.registry import TEMPLATES, register
+from tilewright.ops.sparse import as_sparse, bundle, rows_first
+from tilewright.support.errors import error
+
+
+class Program:
+    """A traced function that runs on tensors. `print` shows its statements."""
+
+    def __init__(self, fn: Callable[..., None]) -> None:
+        self.fn = fn
+        self.__name__ = fn.__name__
+        self.__doc__ = fn.__doc__
+        self.params = tuple(inspect.signature(fn).parameters)
+        self.traced: dict[tuple[str, ...], Traced] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The outputs, in the order of the parameters: dense tensors, or SparseTensors on an input's structure."""
+        scalars = tuple(n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float))
+        traced = self.trace(scalars)
+        given = [v for n, v in zip(self.params, inputs, strict=False) if n not in scalars]
+        if len(inputs) != len(traced.inputs) + len(scalars):
+            raise error(
+                "argument",
+                where=f"{self.__name__}({', '.join(self.params)})",
+                name="inputs",
+                got=len(inputs),
+                expected=f"{len(traced.inputs) + len(scalars)}: {', '.join(traced.inputs + scalars)}",
+            )
+        floats = [float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars]
+        return call(traced, dict(zip(traced.inputs, given, strict=True)), floats)
+
+    def trace(self, scalars: tuple[str, ...] = ()) -> Traced:
+        """The program over references; traced once for each choice of scalar parameters."""
+        if scalars not in self.traced:
+            made = trace(self.fn, scalars)
+            mark = hashlib.sha256(str(made).encode()).hexdigest()[:8]
+            made = replace(made, name=f"{made.name}_{mark}")
+            register(made)
+            self.traced[scalars] = made
+        return self.traced[scalars]
+
+    def kernels(self, *inputs: Any) -> list[Any]:
+        """Run once and return the kernels that served, with every stage's text."""
+        self(*inputs)
+        traced = next(iter(self.traced.values()))
+        found = []
+        for (program, _), e in list(_ENTRIES.items()):
+            if program.startswith(traced.name + "|"):
+                found += [r.kernel for step in e.steps for r in step.kernels.values()]
+        return found
+
+    def __str__(self) -> str:
+        return str(next(iter(self.traced.values()))) if self.traced else f"program {self.__name__}"
+
+
+_ENTRIES: dict[tuple[str, str], Any] = {}
+
+
+def program(fn: Callable[..., None]) -> Program:
+    """Make an operator of a function over index notation."""
+    return Program(fn)
+
+
+def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
+    """Run a traced program on tensors, sparse or dense."""
+    args: list[Arg] = []
+    tensors: list[Tensor] = []
+    ints: list[int] = []
+    lead: SparseTensor | None = None
+    where = f"{traced.name.rsplit('_', 1)[0]}({', '.join(traced.params)})"
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.layout == torch.strided:
+            args.append(dense_arg(name, value))
+            tensors.append(value)
+            continue
+        sparse = rows_first(as_sparse(value, where, name))
+        arg, more, sizes = bundle(name, sparse)
+        lead = lead or sparse
+        args.append(arg)
+        tensors += more
+        ints += sizes
+    _check(args, tensors, where)
+    text = program_text(traced.name, tuple(args))
+    outs = run(text, tensors, ints, floats)
+    made = _entry(text, backend_of(tensors[0].device))
+    wrapped = [
+        SparseTensor(lead.structure, o) if sparse and lead is not None else o
+        for o, sparse in zip(outs, made, strict=True)
+    ]
+    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def _check(args: list[Arg], tensors: list[Tensor], where: str) -> None:
+    first = tensors[0].device
+    names = [n for a in args for n in a.names]
+    for name, t in zip(names, tensors, strict=True):
+        if t.device != first:
+            raise error("device", where=where, name=name, got=t.device, other=names[0], expected=first)
+
+
+def _entry(text: str, backend: str) -> tuple[bool, ...]:
+    """Which outputs are sparse."""
+    made = _ENTRIES.setdefault((text, backend), entry(text, backend))
+    outs = {t.name: t.sparse for s in made.steps for t in s.bound.program.outputs}
+    return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
+
+
+_entry._dynamo_marked_constant = True  # type: ignore[attr-defined]
