@@ -65,7 +65,8 @@ def structure_from_torch(a: Tensor, check: bool = True, name: str = "A") -> Stru
 def values_from_torch(a: Tensor, name: str = "A") -> Tensor:
     """The values of a torch sparse tensor; gradients flow back to a leaf that can hold one."""
     if not a.requires_grad:
-        return a._values() if a.layout == torch.sparse_coo else a.values()
+        made = a._values() if a.layout == torch.sparse_coo else a.values()
+        return made.data  # not a view: Dynamo cannot take views of sparse tensors
     uncoalesced = a.layout == torch.sparse_coo and not a.is_coalesced()
     cannot_hold = a.is_leaf and a.layout in (torch.sparse_csc, torch.sparse_bsr)
     if torch.is_grad_enabled() and (uncoalesced or cannot_hold):

@@ -41,24 +41,17 @@ def same_in_tiles(case: Case, schedule: Callable[[flat.Program], flat.Program]) 
         np.testing.assert_allclose(got["y"], case.want["y"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.xfail(
-    reason="folds ignore the guard of a lane padded to a power of two around their Init"
-)
 @pytest.mark.parametrize("monoid", ["sum", "mean"])
 def test_rfactor_over_five_lanes(monoid: str) -> None:
     case = row_program(monoid, lambda a, x: (unary("exp", a) + x * 0.0,))
     same_in_tiles(case, lambda p: rfactor(entry_lanes(p, 5), "p_j_i"))
 
 
-@pytest.mark.xfail(reason="only the score is neutral where a guard fails; 0 * (1 / 0) is not 0")
 def test_softmax_of_a_computed_value() -> None:
     case = row_program("softmax_sum", lambda a, x: (a, const(1.0) / x))
     same_in_tiles(case, lambda p: entry_lanes(p, 8))
 
 
-@pytest.mark.xfail(
-    reason="each entry of a COO row overwrites the row; summing them or refusing is right"
-)
 def test_coo_rows_are_summed_or_refused() -> None:
     a, x, y = coo("a", "ij"), dense("x", "jf"), dense("y", "if", "out")
     value = reduce("sum", "j", at(a, "ij") * at(x, "jf"))
