@@ -18,6 +18,7 @@ import torch
 from tilewright.codegen import c, triton
 from tilewright.ir import coord, flat, tile
 from tilewright.ir.expr import Const, Expr, Var
+from tilewright.ir.monoid import fold_constants
 from tilewright.ir.node import substitute
 from tilewright.ir.text import text
 from tilewright.lowering.flatten import lower_to_flat
@@ -95,7 +96,11 @@ def to_tile(
 ) -> tile.Program:
     """Stage I -> tile form, with the default schedule of a setting."""
     log = log or _Log(p.name)
-    scheduled = log.keep("scheduled", schedule_triton(lower(p, log, divisors, known), setting))
+    narrow = {n: v for n, v in known.items() if isinstance(v, Var)}
+    scheduled = schedule_triton(lower(p, log, divisors, narrow), setting)
+    exact = {v: known[v.name] for v in scheduled.sizes if isinstance(known.get(v.name), Const)}
+    scheduled = replace(scheduled, body=fold_constants(substitute(scheduled.body, exact)))
+    log.keep("scheduled", scheduled)
     made: tile.Program = log.keep("tile", lower_to_tile(scheduled))
     return made
 

@@ -72,7 +72,7 @@ def apply(f: Func, args: Sequence[Any]) -> tuple[Expr, ...]:
     return tuple(fold_constants(substitute(b, table)) for b in f.body)
 
 
-def fold_constants(e: Expr) -> Expr:
+def fold_constants(e: Any) -> Any:
     """Rebuild through the folding constructors: x * 1 -> x"""
     return transform(e, lambda m: binary(m.op, m.a, m.b) if isinstance(m, Bin) else None)
 

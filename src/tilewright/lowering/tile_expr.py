@@ -229,7 +229,7 @@ class Tiler:
     def wide(self, term: Expr) -> Tiled:
         """A term of an address; a coordinate times a 32-bit extent may pass 32 bits, a lane may not."""
         match term:
-            case Bin("*", a, Const(value)) if value < WIDE or self.lanes(a):
+            case Bin("*", _, Const(value)) if value < WIDE:
                 return self.value(term)
             case Bin("*", Var() as a, _) if a in self.dims:
                 return self.value(term)

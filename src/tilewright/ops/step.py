@@ -232,7 +232,7 @@ class Step:
             setting.get("warps", 4), setting.get("stages", 3), precision()
         )
         known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if key[2]}
-        known |= {n: Const(sizes[n], "i64") for n in self.widths if _told_by_class(sizes[n])}
+        known |= {n: Const(sizes[n], "i32") for n in self.widths if _told_by_class(sizes[n])}
         made = driver.compile_triton(p, setting, divisors, known, bool(key[1]), None, options)
         return _Ready(self, made)
 
