@@ -56,7 +56,7 @@ class Structure:
     plans       what later parts prepare for this structure, by their own keys
     """
 
-    __slots__ = (*ARRAYS, *DERIVED, "format", "shape", "block", "ordered", "plans", "__weakref__")
+    __slots__ = (*ARRAYS, *DERIVED, "format", "shape", "block", "block_name", "ordered", "plans", "__weakref__")
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Structure:
         self.indices = indices
         self.rows = rows
         self.block = block
+        self.block_name = f"{block[0]}x{block[1]}"  # a string stays a constant under Dynamo
         self.perm = perm
         self.slots = slots
         self.ordered = ordered

@@ -18,8 +18,8 @@ from tilewright.ops.dtypes import name_of
 
 STRUCTURE = ("indptr", "indices", "rows", "perm")
 TRANSPOSE = ("t_indptr", "t_indices", "t_perm")
-LIST = ("units", "segs", "done")
-T_LIST = ("t_units", "t_segs", "t_done")
+LIST = ("units", "segs", "done", "work")
+T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,21 @@ class Arg:
     dtype: str
     rank: int
     index: str = "i32"
-    block: tuple[int, int] = (1, 1)
+    block: str = "1x1"
     values: bool = True
     strided: int | None = None
     arrays: tuple[str, ...] = ()
 
     def text(self) -> str:
         flags = ("v" if self.values else "-", "-" if self.strided is None else str(self.strided))
-        block = f"{self.block[0]}x{self.block[1]}"
-        parts = (self.kind.replace(":", "~"), self.dtype, str(self.rank), self.index, block, *flags)
+        kind = self.kind.replace(":", "~")
+        parts = (kind, self.dtype, str(self.rank), self.index, self.block, *flags)
         return f"{self.name}={':'.join(parts)}:{','.join(self.arrays)}"
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        b0, b1 = self.block.split("x")
+        return int(b0), int(b1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,14 +67,13 @@ class Arg:
 def parse(text: str) -> Arg:
     name, rest = text.split("=", 1)
     kind, dtype, rank, index, block, values, strided, arrays = rest.split(":")
-    b0, b1 = block.split("x")
     return Arg(
         name,
         kind.replace("~", ":"),
         dtype,
         int(rank),
         index,
-        (int(b0), int(b1)),
+        block,
         values == "v",
         None if strided == "-" else int(strided),
         tuple(arrays.split(",")) if arrays else (),

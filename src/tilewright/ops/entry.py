@@ -95,7 +95,7 @@ def entry(program: str, backend: str) -> Entry:
     return Entry(program, backend)
 
 
-def like_arg(name: str, t: Tensor, structure: str, block: tuple[int, int]) -> Arg:
+def like_arg(name: str, t: Tensor, structure: str, block: str) -> Arg:
     """Values on the structure of another argument."""
-    rank = t.dim() + 1 - (2 if block != (1, 1) else 0)
+    rank = t.dim() + 1 - (2 if block != "1x1" else 0)
     return Arg(name, f"like:{structure}", name_of(t.dtype), rank, block=block)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.ops.backend import cpu_backend
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry
 
@@ -48,8 +48,11 @@ def _fake(
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, program: str, ints: Any, floats: Any, *tensors: Tensor) -> Any:
-        with _below_autograd():
-            outs = _RUN(program, list(tensors), ints, floats)
+        if _plainly(tensors):
+            outs = entry(program, backend_of(tensors[0].device)).forward(tensors, ints, floats)
+        else:
+            with _below_autograd():
+                outs = _RUN(program, list(tensors), ints, floats)
         ctx.program, ctx.ints, ctx.floats, ctx.count = program, ints, floats, len(tensors)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
@@ -58,7 +61,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         needs = ctx.needs_input_grad[3:]
-        made = backward(_RUN, ctx.program, ctx.saved_tensors, ctx.ints, ctx.floats, grads, needs)
+        made = backward(run, ctx.program, ctx.saved_tensors, ctx.ints, ctx.floats, grads, needs)
         return (None, None, None, *made)
 
 
@@ -79,9 +82,30 @@ _LIBRARY.impl("run", _autograd, "Autograd")
 torch.library.register_fake("tilewright::run", _fake, lib=_LIBRARY)
 
 
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _plainly(tensors: Sequence[Tensor]) -> bool:
+    """Eager code on ordinary tensors, with no mode or transform in force: the dispatcher adds nothing."""
+    if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
+        return False
+    for t in tensors:
+        if type(t) not in _PLAIN:
+            return False
+    return True
+
+
 def run(
     program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float] = ()
 ) -> list[Tensor]:
-    """The registered operator."""
+    """The registered operator; ordinary eager calls go straight to its implementation."""
+    if _plainly(tensors):
+        if torch.is_grad_enabled():
+            for t in tensors:
+                if t.requires_grad:
+                    return list(_Run.apply(program, ints, floats, *tensors))
+        return entry(program, backend_of(tensors[0].device)).forward(tensors, ints, floats)
     made: list[Tensor] = _RUN(program, tensors, ints, floats)
     return made

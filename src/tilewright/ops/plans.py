@@ -15,7 +15,8 @@ from tilewright.ops.settings import feature_width, pack
 from tilewright.runtime.worklist import WorkList, make_work_list
 from tilewright.schedule.options import Setting
 
-L2_BYTES = 30 << 20
+L2_BYTES = 32 << 20
+NARROWEST = 32
 
 # rows, unroll, long, chunk, warps: the settings that measured choice looks at
 SETTINGS: list[Setting] = [
@@ -43,11 +44,17 @@ def default_setting(s: Structure, span: int, dtype: torch.dtype) -> Setting:
 
 
 def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> Setting:
-    """Feature tile and grid order filled in: feature tiles outermost when x would not stay in L2."""
+    """Feature tile and grid order filled in.
+
+    When x would not stay in the second-level cache, feature tiles are narrow enough to stay and outermost.
+    """
     made = dict(setting)
-    made.setdefault("width", feature_width(span, dtype.itemsize == 2))
-    if "outer" not in made:
-        made["outer"] = int(s.shape[1] * span * dtype.itemsize > L2_BYTES)
+    row = s.shape[1] * dtype.itemsize
+    width = feature_width(span, dtype.itemsize == 2)
+    while width > NARROWEST and row * width > L2_BYTES:
+        width //= 2
+    made.setdefault("width", width)
+    made.setdefault("outer", int(row * span > L2_BYTES))
     return made
 
 
@@ -84,6 +91,7 @@ def listed(
         work = work_list_of(structure, chosen)
         tiles = -(-span // chosen["width"])
         names += labels
-        tensors += [work.units, work.segs, work.done(tiles, stream)]
+        space = work.space(tiles * chosen["width"], stream)
+        tensors += [work.units, work.segs, work.done(tiles, stream), space]
         ints += [work.slots, pack(chosen)]
     return tuple(names), tensors, ints

@@ -46,13 +46,13 @@ def rows_first(a: SparseTensor) -> SparseTensor:
 
 
 class Bundle:
-    """The arrays of a structure as an operator takes them, and the texts of programs made over them."""
+    """The arrays of a structure as an operator takes them, and what calls over them have in common."""
 
     def __init__(self, s: Structure) -> None:
         self.arrays, self.tensors = sparse_arrays(s)
         self.ints = [s.shape[0], s.shape[1]]
         self.made_with = (s.row_of, s.transposed)
-        self.texts: dict[object, str] = {}
+        self.recipes: dict[object, tuple[str, list[Tensor], list[int]]] = {}
 
     def current(self, s: Structure) -> bool:
         """Whether nothing was prepared since."""
@@ -77,7 +77,7 @@ def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
     blocked = 2 if s.format == "bsr" else 0
     rank = 2 if values is None else values.dim() + 1 - blocked
     index = name_of(s.index_dtype)
-    return Arg(name, s.format, dtype, rank, index, s.block, values is not None, None, arrays)
+    return Arg(name, s.format, dtype, rank, index, s.block_name, values is not None, None, arrays)
 
 
 def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:

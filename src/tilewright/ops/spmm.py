@@ -12,12 +12,12 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.plans import SETTINGS, listed
 from tilewright.ops.registry import register
-from tilewright.ops.sparse import as_sparse, bundle_of, check_dense, rows_first, sparse_arg
+from tilewright.ops.sparse import Bundle, as_sparse, bundle_of, check_dense, rows_first, sparse_arg
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -76,33 +76,50 @@ def _call(
     v = a.values
     heads = v is not None and v.dim() == 2 and a.structure.format != "bsr"
     _check(a, x, reduce, heads)
-    a = rows_first(a)
+    if a.structure.format in ("coo", "csc"):
+        a = rows_first(a)
     s = a.structure
     made = bundle_of(s)
+    kind = None if v is None else (v.dtype, v.dim())
+    lists = _may_list(s, x, setting)
+    grad = lists and torch.is_grad_enabled() and x.requires_grad
+    stream = stream_of(s.device) if lists else 0
+    strides = None if x.is_contiguous() else x.stride()
+    key = (reduce, kind, x.dtype, x.shape[-1], strides, lists, grad, stream)
+    recipe = made.recipes.get(key) if setting is None else None
+    if recipe is None:
+        recipe = _recipe(a, x, f"heads_{reduce}" if heads else reduce, made, lists, grad, setting)
+        if setting is None and not torch.compiler.is_compiling():
+            made.recipes[key] = recipe
+    text, tensors, ints = recipe
+    if v is None:
+        return text, [*tensors, x], ints
+    return text, [*tensors, v if v.is_contiguous() else v.contiguous(), x], ints
+
+
+def _recipe(
+    a: SparseTensor,
+    x: Tensor,
+    name: str,
+    made: Bundle,
+    lists: bool,
+    grad: bool,
+    setting: Setting | None,
+) -> tuple[str, list[Tensor], list[int]]:
+    """What stays the same from call to call: the program's text, index arrays, work lists, integers."""
     arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
-    if backend_of(x.device) == "triton" and _may_list(s, setting):
-        grad = torch.is_grad_enabled() and x.requires_grad
-        names, more, plan_ints = listed(s, x.shape[-1], x.dtype, grad, setting)
+    if lists:
+        names, more, plan_ints = listed(a.structure, x.shape[-1], x.dtype, grad, setting)
         arrays = (*arrays, *names)
         tensors += more
         ints += plan_ints
-    if v is not None:
-        tensors.append(v if v.is_contiguous() else v.contiguous())
-    tensors.append(x)
-    kind = None if v is None else (v.dtype, v.dim())
-    key = (reduce, arrays, kind, x.dtype, None if x.is_contiguous() else x.stride())
-    text = made.texts.get(key)
-    if text is None:
-        name = "spmm_heads_sum" if heads else f"spmm_{reduce}"
-        text = program_text(name, (sparse_arg("a", a, arrays), dense_arg("x", x)))
-        if not torch.compiler.is_compiling():
-            made.texts[key] = text
+    text = program_text(f"spmm_{name}", (sparse_arg("a", a, arrays), dense_arg("x", x)))
     return text, tensors, ints
 
 
-def _may_list(s: Structure, setting: Setting | None) -> bool:
+def _may_list(s: Structure, x: Tensor, setting: Setting | None) -> bool:
     """Work lists are for prepared structures with rows first; inside torch.compile they are left out."""
-    if s.format != "csr" or torch.compiler.is_compiling():
+    if backend_of(x.device) != "triton" or s.format != "csr" or torch.compiler.is_compiling():
         return False
     return s.transposed is not None or setting is not None
 

@@ -76,7 +76,8 @@ class Step:
         self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in traced.inputs})
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
-        self.kernels: dict[tuple[object, ...], _Ready] = {}
+        self.kernels: dict[tuple[Any, ...], _Ready] = {}
+        self.quick: dict[tuple[Any, ...], _Ready] = {}
         self.classify()
         self.int_names = [n for a in args for n in a.ints]
         self.sizes = self.size_function()
@@ -88,7 +89,7 @@ class Step:
         perm = f"{VIEWS[view]['perm']}" in a.arrays if view in VIEWS and "perm" in VIEWS[view] else False
         if view in ("csc", "bsc"):
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
-        return Spec(view, a.dtype, a.rank, a.index, a.block, perm, a.values, a.strided)
+        return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
 
     def source(self, buffer: str) -> str:
         """The name, among the op's tensors, of an array of the bound program."""
@@ -112,7 +113,7 @@ class Step:
                 unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
                 widths.setdefault(self.name_of_size(t.shape[unit]))
         self.widths = [w for w in widths if w not in held]
-        blocked = [a for a in self.args.values() if a.block != (1, 1)]
+        blocked = [a for a in self.args.values() if a.block != "1x1"]
         self.blocked = [n for n in held] if blocked else []
         self.listed = self.nest.rows is not None and not self.nest.blocks and self.product is None
         self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
@@ -129,7 +130,7 @@ class Step:
         lead = drivers(self.bound.program.body[0])
         name = lead[0].buffer.name
         t = "t_" if self.views.get(name) == "csc" else ""
-        made = tuple(f"{name}.{t}{n}" for n in ("units", "segs", "done"))
+        made = tuple(f"{name}.{t}{n}" for n in ("units", "segs", "done", "work"))
         return (f"{name}.{t}", made) if made[0] in self.names else None
 
     def size_function(self) -> Callable[[Sequence[Tensor], Sequence[int]], tuple[int, ...]]:
@@ -167,30 +168,40 @@ class Step:
         if self.missing:
             tensors = [*tensors, *self.derive(tensors, ints)]
         sizes = self.sizes(tensors, ints)
-        ready = self.ready(tensors, ints, sizes)
-        return ready.run(tensors, sizes, ints, floats)
+        return self.ready(tensors, ints, sizes).run(tensors, sizes, ints, floats)
 
     def ready(
         self, tensors: Sequence[Tensor], ints: Sequence[int], sizes: Sequence[int]
     ) -> _Ready:
-        key = self.key(tensors, ints, sizes)
-        made = self.kernels.get(key)
+        """The kernel for these sizes: found by the sizes that matter, else by their classes."""
+        mark = self.mark(sizes)
+        if self.backend == "triton":
+            aligned = not any([t.data_ptr() & 15 for t in tensors])
+            mark = (*mark, aligned, self.packed(ints), precision())
+        made = self.quick.get(mark)
         if made is None:
-            made = self.kernels[key] = self.make(ints, dict(zip(self.size_names, sizes, strict=True)), key)
+            key = self.key(mark, sizes)
+            made = self.kernels.get(key)
+            if made is None:
+                named = dict(zip(self.size_names, sizes, strict=True))
+                made = self.kernels[key] = self.make(ints, named, mark)
+            self.quick[mark] = made
         return made
 
-    def key(
-        self, tensors: Sequence[Tensor], ints: Sequence[int], sizes: Sequence[int]
-    ) -> tuple[object, ...]:
+    def key(self, mark: tuple[Any, ...], sizes: Sequence[int]) -> tuple[Any, ...]:
+        """Everything a kernel is compiled for. C: exact widths up to 512. Triton: classes of widths."""
         if self.backend == "c":
-            at = self.width_at
-            return tuple([s if s <= EXACT else -1 for s in [sizes[k] for k in at]])
-        aligned = all([t.data_ptr() % 16 == 0 for t in tensors])
-        packed = self.packed(ints)
+            return tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
         classes = tuple([divisor(sizes[k]) for k in self.class_at])
         spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
         small = all([sizes[k] < NARROW for k in self.narrow_at])
-        return (packed, aligned, small, classes, spans, precision())
+        return (classes, spans, small, *mark[-3:])
+
+    @cached_property
+    def mark(self) -> Callable[[Sequence[int]], tuple[Any, ...]]:
+        """The sizes that may change the kernel, as one generated function."""
+        at = sorted({*self.width_at, *self.class_at, *self.narrow_at})
+        return eval(f"lambda s: ({''.join(f's[{k}], ' for k in at)})")
 
     @cached_property
     def width_at(self) -> list[int]:
@@ -213,11 +224,16 @@ class Step:
         return made
 
     def packed(self, ints: Sequence[int]) -> int:
-        if self.lists is not None:
-            return ints[self.int_names.index(f"{self.lists[0]}setting")]
-        return ints[-1] if len(ints) > len(self.int_names) else 0
+        at = self.setting_at
+        return ints[at] if at < len(ints) else 0
 
-    def make(self, ints: Sequence[int], sizes: dict[str, int], key: tuple[object, ...]) -> _Ready:
+    @cached_property
+    def setting_at(self) -> int:
+        if self.lists is not None:
+            return self.int_names.index(f"{self.lists[0]}setting")
+        return len(self.int_names)
+
+    def make(self, ints: Sequence[int], sizes: dict[str, int], mark: tuple[Any, ...]) -> _Ready:
         p = self.bound.program
         if self.backend == "c":
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
@@ -231,9 +247,10 @@ class Step:
         options = driver.TritonOptions(
             setting.get("warps", 4), setting.get("stages", 3), precision()
         )
-        known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if key[2]}
+        small = all(sizes[n] < NARROW for n in self.narrow)
+        known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}
         known |= {n: Const(sizes[n], "i32") for n in self.widths if _told_by_class(sizes[n])}
-        made = driver.compile_triton(p, setting, divisors, known, bool(key[1]), None, options)
+        made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
         return _Ready(self, made)
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
@@ -302,10 +319,13 @@ class _Ready:
         self.spaces: list[tuple[Callable[..., int], torch.dtype, bool]] = []
         size_names = list(kernel.sizes)
         prefix, lists = step.lists if step.lists is not None else ("", ())
-        listed = dict(zip(("units", "segs", "done"), lists, strict=False))
+        listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
+        works = [b for b in kernel.buffers if b.role == "work"]
+        if len(works) == 1 and works[0].dtype == "f32" and "work" in listed:
+            listed[works[0].name] = listed["work"]
         for b in kernel.buffers:
             source = listed.get(b.name) or step.source(b.name)
-            if b.role in ("work", "counter") and b.name != "done":
+            if b.role == "work" and b.name not in listed:
                 self.take.append(len(names) + len(outs) + len(self.spaces))
                 self.spaces.append((_lambda(b.shape[0], size_names), TORCH[b.dtype], False))
             elif b.name in outs:
@@ -347,8 +367,7 @@ class _Ready:
     def run(
         self, tensors: Sequence[Tensor], sizes: Sequence[int], ints: Sequence[int], floats: Sequence[float]
     ) -> list[Tensor]:
-        device = tensors[self.like].device
-        outs = self.alloc(device, *sizes)
+        outs = self.alloc(tensors[self.like].device, *sizes)
         self.into(tensors, outs, sizes, ints, floats)
         return outs
 
@@ -361,12 +380,10 @@ class _Ready:
         floats: Sequence[float],
     ) -> None:
         """Run into given outputs."""
-        mine = tuple(sizes) if self.same else tuple([sizes[k] for k in self.size_at])
+        mine = sizes if self.same else tuple([sizes[k] for k in self.size_at])
         pool = [*tensors, *outs]
         if self.extra is not None:
             mine = (*mine, *self.extra(tensors, ints))
-            self.workspaces(pool, mine)
-        elif self.spaces:
             self.workspaces(pool, mine)
         self.call([pool[k] for k in self.take], mine, [floats[k] for k in self.floats])
 
@@ -424,7 +441,7 @@ def _structure(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, .
         have.get(f"{name}.indptr"),
         have.get(f"{name}.indices"),
         perm=have.get(f"{name}.perm"),
-        block=arg.block,
+        block=arg.blocks,
         check=False,
     )
 

@@ -43,6 +43,7 @@ def tune(op: Callable[..., Any], A: Any, x: Tensor, *, settings: list[Setting] |
             best = (took, complete(setting, s, span, dtype))
     assert best is not None
     s.plans["chosen", span, dtype] = best[1]
+    s.plans.pop("bundle", None)
     if s.transposed is not None:
         s.transposed.plans.setdefault(("chosen", span, dtype), best[1])
     return best[1]

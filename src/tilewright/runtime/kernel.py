@@ -84,8 +84,10 @@ def triton_caller(compiled: Any, grid: Callable[..., int]) -> Callable[..., None
     def call(tensors: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[float]) -> None:
         programs = grid(*sizes)
         if programs:
-            stream = stream_of(tensors[0].device.index)
-            run(programs, 1, 1, stream, function, packed, None, None, None, *tensors, *sizes, *scalars)
+            # plain addresses: Triton would ask the driver about every tensor
+            where = [t.data_ptr() for t in tensors]
+            stream = stream_of(tensors[0].get_device())
+            run(programs, 1, 1, stream, function, packed, None, None, None, *where, *sizes, *scalars)
 
     return call
 

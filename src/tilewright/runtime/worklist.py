@@ -18,13 +18,14 @@ from tilewright.schedule.options import Setting
 
 @dataclass
 class WorkList:
-    """Units and segments of one structure for one setting; counters are kept for each stream."""
+    """Units and segments of one structure for one setting; counters and room are kept for each stream."""
 
     units: Tensor
     segs: Tensor
     slots: int
     setting: Setting
     counters: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    spaces: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def done(self, tiles: int, stream: int) -> Tensor:
         """Zeroed counters; kernels leave them zero."""
@@ -34,6 +35,16 @@ class WorkList:
                 self.slots * tiles, dtype=torch.int32, device=self.units.device
             )
         return self.counters[key]
+
+
+    def space(self, width: int, stream: int) -> Tensor:
+        """Room for one fp32 partial row for each slot."""
+        key = (width, stream)
+        if key not in self.spaces:
+            self.spaces[key] = torch.empty(
+                self.slots * width, dtype=torch.float32, device=self.units.device
+            )
+        return self.spaces[key]
 
 
 def make_work_list(indptr: Tensor, setting: Setting) -> WorkList:

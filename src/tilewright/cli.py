@@ -1,0 +1,58 @@
+"""The `tilewright` command.
+
+tilewright demo [--out DIR]      what the package does, in a minute
+tilewright bench SUITE ...       measurements; `tilewright bench --help`
+tilewright env                   versions, back ends, cache folder, knobs
+tilewright code NAME             every stage of an operator on a small example
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright import bench
+from tilewright.support.errors import TilewrightError
+from tilewright.view import demo, environment, samples
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="tilewright", description="A sparse compiler for PyTorch.")
+    commands = made.add_subparsers(dest="command", required=True)
+    shown = commands.add_parser(
+        "demo", help="one operator from notation to code, checked and timed"
+    )
+    shown.add_argument("--out", type=Path, default=Path("demo_out"), help="folder for the files")
+    shown.add_argument("--tiny", action="store_true", help="sizes for a test; times mean nothing")
+    commands.add_parser("env", help="versions, back ends, cache folder, knobs")
+    code = commands.add_parser("code", help="every stage of an operator on a small example")
+    code.add_argument("name", choices=samples.NAMES)
+    code.add_argument(
+        "--beside", nargs=2, metavar=("LEFT", "RIGHT"), help="two stages side by side"
+    )
+    commands.add_parser("bench", help="measurements beside peers", add_help=False)
+    return made
+
+
+def run(argv: Sequence[str]) -> int:
+    if argv[:1] == ["bench"]:
+        return bench.main(list(argv[1:]))
+    args = parser().parse_args(argv)
+    if args.command == "demo":
+        return demo.main(args.out, demo.TINY if args.tiny else None)
+    if args.command == "env":
+        print(environment.describe())
+        return 0
+    print(samples.code(args.name, args.beside))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; mistakes are told in a few lines, without a traceback."""
+    try:
+        return run(list(sys.argv[1:] if argv is None else argv))
+    except TilewrightError as why:
+        print(f"tilewright: {why}", file=sys.stderr)
+        return 2

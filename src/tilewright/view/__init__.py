@@ -1,0 +1,1 @@
+"""What people look at: stages as text, pictures, the demo."""

@@ -1,0 +1,120 @@
+"""A call of the registered operator, interpreted at any stage of its compilation.
+
+    run_stage("tile", *case.call)      # the first output as NumPy computed it, at the schedule that would be compiled
+
+What would be compiled is caught where the operator hands it to the driver, so settings are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tilewright import driver
+from tilewright.analysis.domain import covers
+from tilewright.ir.expr import Const
+from tilewright.ir.interp import run_coord, run_flat, run_loops, run_tile
+from tilewright.lowering.flatten import lower_to_flat
+from tilewright.lowering.position import lower_to_position
+from tilewright.lowering.tiles import lower_to_tile
+from tilewright.ops.entry import entry
+from tilewright.ops.step import Step
+from tilewright.schedule.default_c import schedule_c
+from tilewright.schedule.default_triton import schedule_triton
+from tilewright.schedule.options import COptions
+
+STAGES = ("coord", "loops", "flat", "for-c", "for-triton", "tile")
+
+
+class Caught(Exception):
+    """What the driver was asked to compile."""
+
+    def __init__(self, *asked: Any) -> None:
+        self.asked = asked
+
+
+def catch(*asked: Any, **_: Any) -> None:
+    raise Caught(*asked)
+
+
+def run_stage(
+    stage: str,
+    program: str,
+    tensors: Sequence[Tensor],
+    ints: Sequence[int],
+    floats: Sequence[float],
+) -> np.ndarray:
+    step = entry(program, "c" if stage == "for-c" else "triton").steps[0]
+    held = [*tensors, *step.derive(tensors, ints)] if step.missing else list(tensors)
+    sizes = step.sizes(held, ints)
+    arrays = arrays_of(step, held)
+    table = dict(zip(step.size_names, sizes, strict=True))
+    for r in step.bound.rules:  # lengths of arrays, which kernels need not know but interpreters check
+        if not r.stride:
+            table.setdefault(r.size, arrays[r.array].shape[r.dim] + r.offset)
+    scalars = {v.name: f for v, f in zip(step.traced.scalars, floats, strict=True)}
+    if step.lists is not None:
+        table |= list_sizes(step, held, ints)
+    p = step.bound.program
+    zeroed = [t.values.name for t in p.outputs if t.values is not None and not covers(p, t)]
+    made = made_at(stage, step, held, ints, sizes)
+    if stage == "coord":
+        got = run_coord(made, arrays, table, scalars)
+    else:
+        run = {"loops": run_loops, "tile": run_tile}.get(stage, run_flat)
+        got = run(made, arrays, table, scalars, zeroed)
+    return got[p.outputs[0].name]
+
+
+def made_at(stage: str, step: Step, tensors: Sequence[Tensor], ints: Any, sizes: Any) -> Any:
+    """The program at a stage."""
+    p = step.bound.program
+    if stage == "coord":
+        return p
+    if stage in ("loops", "flat"):
+        position = lower_to_position(p)
+        return position if stage == "loops" else lower_to_flat(position)
+    with (
+        mock.patch.object(driver, "compile_triton", catch),
+        mock.patch.object(driver, "compile_c", catch),
+    ):
+        try:
+            table = dict(zip(step.size_names, sizes, strict=True))
+            step.make(ints, table, step.key(tensors, ints, sizes))
+        except Caught as caught:
+            asked = caught.asked
+    log = driver._Log(p.name)
+    if stage == "for-c":
+        known = {n: Const(v, "i64") for n, v in asked[1].items()}
+        return schedule_c(driver.lower(asked[0], log, {}, known), COptions())
+    made = schedule_triton(driver.lower(asked[0], log, asked[2], asked[3]), asked[1])
+    return made if stage == "for-triton" else lower_to_tile(made)
+
+
+def arrays_of(step: Step, tensors: Sequence[Tensor]) -> dict[str, np.ndarray]:
+    """Arrays by the names of the bound program's buffers."""
+    names = [*step.names, *step.missing]
+    at = {n: numpy_of(t) for n, t in zip(names, tensors, strict=True)}
+    made = {b: at[step.source(b)] for b in step.bound.arrays}
+    if step.lists is not None:
+        made |= {n: at[source] for n, source in zip(("units", "segs"), step.lists[1], strict=False)}
+    return made
+
+
+def numpy_of(t: Tensor) -> np.ndarray:
+    """bf16 arrays are f32 arrays that hold bf16 numbers."""
+    t = t.detach().cpu()
+    return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
+
+
+def list_sizes(step: Step, tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[str, int]:
+    assert step.lists is not None
+    at = dict(zip(step.names, tensors, strict=False))
+    prefix, (units, segs, _) = step.lists
+    slots = ints[step.int_names.index(f"{prefix}slots")]
+    return {"n_units": len(at[units]), "n_segs": len(at[segs]), "n_slots": slots}
