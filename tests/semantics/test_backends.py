@@ -44,6 +44,8 @@ def test_width(name: str, width: int, where: Place) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_dtype(name: str, dtype: torch.dtype, where: Place) -> None:
+    if where.slow and dtype == torch.bfloat16 and name == "rows-product":
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
     check(CASES[name](PATTERNS["giant"], dtype, 5, where.device), dtype)
 
 

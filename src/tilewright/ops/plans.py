@@ -17,6 +17,7 @@ from tilewright.schedule.options import Setting
 
 L2_BYTES = 32 << 20
 NARROWEST = 32
+BUSY_WARPS = 4096
 
 # rows, unroll, long, chunk, warps: the settings that measured choice looks at
 SETTINGS: list[Setting] = [
@@ -46,12 +47,14 @@ def default_setting(s: Structure, span: int, dtype: torch.dtype) -> Setting:
 def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> Setting:
     """Feature tile and grid order filled in.
 
-    When x would not stay in the second-level cache, feature tiles are narrow enough to stay and outermost.
+    When x would not stay in the second-level cache, feature tiles are narrow enough to stay and outermost;
+    when there are few rows, they are narrow enough to keep the whole device busy.
     """
     made = dict(setting)
     row = s.shape[1] * dtype.itemsize
     width = feature_width(span, dtype.itemsize == 2)
-    while width > NARROWEST and row * width > L2_BYTES:
+    warps = made.get("warps", 1) * (s.shape[0] // made["rows"] + s.nnz // made["chunk"] + 1)
+    while width > NARROWEST and (row * width > L2_BYTES or warps * span // width < BUSY_WARPS):
         width //= 2
     made.setdefault("width", width)
     made.setdefault("outer", int(row * span > L2_BYTES))

@@ -28,6 +28,7 @@ from tilewright.ops.args import Arg
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.pages import LARGE, advise
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import nest_of, product_of
 
@@ -368,6 +369,10 @@ class _Ready:
         self, tensors: Sequence[Tensor], sizes: Sequence[int], ints: Sequence[int], floats: Sequence[float]
     ) -> list[Tensor]:
         outs = self.alloc(tensors[self.like].device, *sizes)
+        if self.kernel.backend == "c":
+            for o in outs:
+                if o.nbytes > LARGE:
+                    advise(o)
         self.into(tensors, outs, sizes, ints, floats)
         return outs
 

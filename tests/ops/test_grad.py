@@ -1,0 +1,293 @@
+"""Gradients: gradcheck in f64, a dense autograd reference in 32 and 16 bits, and leaves of torch's own formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ops.matrices import KINDS, close, leaf, matrix, randn, reduced
+from ops.places import Place
+from torch.autograd import gradcheck, gradgradcheck
+
+import tilewright as tw
+
+F64 = torch.float64
+
+
+def tensor(kind: str, place: Place, dtype: torch.dtype = F64) -> tw.SparseTensor:
+    made = KINDS[kind](matrix(6, 8, 0.35, dtype=dtype, device=place.device))
+    return made if isinstance(made, tw.SparseTensor) else tw.SparseTensor.from_torch(made)
+
+
+def wide(*shape: int, seed: int, place: Place) -> torch.Tensor:
+    return randn(*shape, seed=seed, dtype=F64, device=place.device).requires_grad_()
+
+
+# --- gradcheck ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["plain", "prepared"])
+@pytest.mark.parametrize("kind", ["tensor", "tensor-coo", "tensor-csc"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+def test_spmm(reduce: str, kind: str, prepared: bool, fast: Place) -> None:
+    A = tensor(kind, fast)
+    if prepared:
+        A.prepare()
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    finite = torch.ones(6, 1, dtype=F64, device=fast.device)
+    finite[2] = 0  # the empty row
+
+    def op(v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = tw.spmm(A, x, values=v, reduce=reduce)
+        return torch.where(finite > 0, y, 0)
+
+    assert gradcheck(op, (v, x))
+
+
+@pytest.mark.parametrize("kind", ["tensor-bsr"])
+def test_spmm_blocks(kind: str, fast: Place) -> None:
+    A = tensor(kind, fast)
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    assert gradcheck(lambda v, x: tw.spmm(A, x, values=v), (v, x))
+
+
+def test_spmm_heads(fast: Place) -> None:
+    A = tensor("tensor-coo", fast)
+    v, x = wide(A.nnz, 2, seed=2, place=fast), wide(8, 2, 3, seed=1, place=fast)
+    assert gradcheck(lambda v, x: tw.spmm(A.with_values(v), x), (v, x))
+
+
+def test_spmm_twice(fast: Place) -> None:
+    """A gradient is a program too, so it has one."""
+    A = tensor("tensor", fast)
+    v, x = leaf(A.values), wide(8, 2, seed=1, place=fast)
+    assert gradgradcheck(lambda v, x: tw.spmm(A, x, values=v), (v, x))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "tensor-coo"])
+@pytest.mark.parametrize("op", ["dot", "add", "sub", "mul", "div"])
+def test_sddmm(op: str, kind: str, fast: Place) -> None:
+    A = tensor(kind, fast)
+    v, x, z = leaf(A.values), wide(6, 3, seed=1, place=fast), wide(8, 3, seed=2, place=fast)
+    z.data[z.abs() < 0.2] += 1.0
+    assert gradcheck(lambda v, x, z: tw.sddmm(A.with_values(v), x, z, op=op).values, (v, x, z))
+
+
+def test_linear(fast: Place) -> None:
+    x, w, b = (wide(*s, seed=n, place=fast) for n, s in enumerate([(6, 5), (4, 5), (4,)]))
+    rows = torch.tensor([5, 0, 2], device=fast.device)
+    assert gradcheck(lambda x, w, b: tw.linear(x, w, b, sparse=rows), (x, w, b))
+
+
+@pytest.mark.parametrize("kv", [1, 2])
+def test_attention(kv: int, fast: Place) -> None:
+    bits = torch.tensor([[1, 0], [0, 0], [1, 1]], device=fast.device)
+    mask = tw.block_mask(bits, 4, (10, 7))
+    q, k, v = (wide(*s, seed=n, place=fast) for n, s in enumerate([(2, 10, 3), (kv, 7, 3), (kv, 7, 2)]))
+    assert gradcheck(lambda q, k, v: tw.attention(q, k, v, mask=mask, enable_gqa=True), (q, k, v))
+
+
+def test_einsum(fast: Place) -> None:
+    A = tensor("tensor", fast)
+    v, x, w = leaf(A.values), wide(8, 3, seed=1, place=fast), wide(3, 2, seed=2, place=fast)
+    assert gradcheck(lambda v, x, w: tw.einsum("ij,jf,fg->ig", A.with_values(v), x, w), (v, x, w))
+
+
+@tw.program
+def relu_max(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.max(j, a[i, j] * tw.relu(x[j, f]))
+
+
+@tw.program
+def graph_attention(a: Any, s: Any, t: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.softmax_sum(j, a[i, j] * tw.leaky_relu(s[i] + t[j], 0.25), x[j, f])
+
+
+@tw.program
+def scaled(a: Any, x: Any, c: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * tw.tanh(x[j, f])) * c
+
+
+@tw.program
+def smooth_max(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.logsumexp(j, a[i, j] * x[j, f])
+
+
+@tw.program
+def two_steps(a: Any, x: Any, h: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    h[i, f] = tw.sum(j, a[i, j] * x[j, f])
+    y[i, f] = tw.sigmoid(h[i, f])
+
+
+def full_rows(place: Place) -> tw.SparseTensor:
+    dense = matrix(6, 8, 0.5, dtype=F64, device=place.device)
+    dense[2, 1] = 0.75
+    return tw.SparseTensor.from_dense(dense)
+
+
+def test_program_max(fast: Place) -> None:
+    A = full_rows(fast)
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    assert gradcheck(lambda v, x: relu_max(A.with_values(v), x), (v, x))
+
+
+def test_program_softmax(fast: Place) -> None:
+    A = full_rows(fast)
+    s, t, x = (wide(*z, seed=n, place=fast) for n, z in enumerate([(6,), (8,), (8, 3)]))
+    v = leaf(A.values)
+    assert gradcheck(lambda v, s, t, x: graph_attention(A.with_values(v), s, t, x), (v, s, t, x))
+
+
+def test_program_scalar(fast: Place) -> None:
+    A = full_rows(fast)
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    assert gradcheck(lambda v, x: scaled(A.with_values(v), x, 1.5), (v, x))
+
+
+def test_program_logsumexp(fast: Place) -> None:
+    A = full_rows(fast)
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    assert gradcheck(lambda v, x: smooth_max(A.with_values(v), x), (v, x))
+
+
+def test_program_of_two_statements(fast: Place) -> None:
+    """Differentiable, or an error that says so; never a wrong gradient."""
+    A = full_rows(fast)
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    assert gradcheck(lambda v, x: two_steps(A.with_values(v), x)[1], (v, x))
+
+
+def test_tiny_gradcheck_in_triton(tiled: Place) -> None:
+    A = tw.SparseTensor.from_dense(torch.eye(2, dtype=F64, device=tiled.device))
+    v, x = leaf(A.values), wide(2, 1, seed=1, place=tiled)
+    assert gradcheck(lambda v, x: tw.spmm(A, x, values=v), (v, x))
+
+
+# --- against dense autograd -----------------------------------------------------------------------------
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def grads(y: torch.Tensor, inputs: list[torch.Tensor], seed: int = 9) -> list[torch.Tensor]:
+    g = randn(*y.shape, seed=seed, dtype=y.dtype, device=y.device)
+    return [t.double() for t in torch.autograd.grad(y, inputs, g)]
+
+
+def same(got: list[torch.Tensor], want: list[torch.Tensor], dtype: torch.dtype) -> None:
+    for a, b in zip(got, want, strict=True):
+        close(a, b, torch.float32 if dtype == torch.float32 else torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+def test_spmm_dtype(reduce: str, dtype: torch.dtype, where: Place) -> None:
+    dense = matrix(6, 8, 0.35, dtype=dtype, device=where.device)
+    dense[2, 3] = 1.0
+    A = tw.SparseTensor.from_dense(dense)
+    v, x = leaf(A.values), leaf(randn(8, 5, dtype=dtype, device=where.device))
+    D, X = leaf(dense.double()), leaf(x.double())
+    dv, dx = grads(tw.spmm(A, x, values=v, reduce=reduce), [v, x])
+    dD, dX = grads(reduced(D, X, reduce), [D, X])
+    rows, cols = dense.nonzero(as_tuple=True)
+    same([dv, dx], [dD[rows, cols], dX], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sddmm_dtype(dtype: torch.dtype, where: Place) -> None:
+    dense = matrix(6, 8, 0.35, dtype=dtype, device=where.device)
+    A = tw.SparseTensor.from_dense(dense)
+    rows, cols = dense.nonzero(as_tuple=True)
+    v = leaf(A.values)
+    x, z = (leaf(randn(n, 5, seed=n, dtype=dtype, device=where.device)) for n in (6, 8))
+    V, X, Z = leaf(v.double()), leaf(x.double()), leaf(z.double())
+    got = grads(tw.sddmm(A.with_values(v), x, z).values, [v, x, z])
+    same(got, grads(V * (X[rows] * Z[cols]).sum(1), [V, X, Z]), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_linear_dtype(dtype: torch.dtype, where: Place) -> None:
+    if where.slow and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
+    rows = torch.tensor([5, 0, 2], device=where.device)
+    x, w = (leaf(randn(n, 7, seed=n, dtype=dtype, device=where.device)) for n in (6, 4))
+    X, W = leaf(x.double()), leaf(w.double())
+    got = grads(tw.linear(x, w, sparse=rows), [x, w])
+    kept = torch.zeros(6, 1, dtype=F64, device=where.device)
+    kept[rows] = 1
+    same(got, grads((X * kept) @ W.t(), [X, W]), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_attention_dtype(dtype: torch.dtype, where: Place) -> None:
+    if where.slow and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
+    bits = torch.tensor([[1, 0], [0, 0], [1, 1]], dtype=torch.bool, device=where.device)
+    mask = tw.block_mask(bits, 4, (10, 7))
+    dense = bits.repeat_interleave(4, 0).repeat_interleave(4, 1)[:10, :7]
+    shapes = [(2, 10, 3), (2, 7, 3), (2, 7, 2)]
+    q, k, v = (leaf(randn(*s, seed=n, dtype=dtype, device=where.device)) for n, s in enumerate(shapes))
+    Q, K, V = (leaf(t.double()) for t in (q, k, v))
+    score = (Q @ K.transpose(1, 2) / 3**0.5).masked_fill(~dense, -1e9)
+    y = torch.where(dense.any(1)[:, None], score.softmax(-1) @ V, 0)
+    same(grads(tw.attention(q, k, v, mask=mask), [q, k, v]), grads(y, [Q, K, V]), dtype)
+
+
+# --- leaves ---------------------------------------------------------------------------------------------
+
+
+def test_csr_leaf_gets_a_csr_gradient(where: Place) -> None:
+    dense = matrix(device=where.device)
+    A = dense.to_sparse_csr().requires_grad_()
+    x, g = randn(12, 5, device=where.device), randn(10, 5, seed=2, device=where.device)
+    tw.spmm(A, x).backward(g)
+    assert A.grad is not None and A.grad.layout == torch.sparse_csr
+    assert torch.equal(A.grad.crow_indices(), A.crow_indices())
+    assert torch.equal(A.grad.col_indices(), A.col_indices())
+    close(A.grad.to_dense(), (g @ x.t()) * (dense != 0), torch.float32)
+
+
+def test_csr_gradients_add_up(where: Place) -> None:
+    A = matrix(device=where.device).to_sparse_csr().requires_grad_()
+    x = randn(12, 5, device=where.device)
+    tw.spmm(A, x).sum().backward()
+    once = A.grad.values().clone()
+    tw.spmm(A, x).sum().backward()
+    close(A.grad.values(), 2 * once)
+
+
+def test_csc_source_with_values(where: Place) -> None:
+    """The gradient of values= follows the order of the source."""
+    dense = matrix(device=where.device)
+    A = dense.to_sparse_csc()
+    v = A.values().clone().requires_grad_()
+    x = randn(12, 5, device=where.device)
+    tw.spmm(A, x, values=v).sum().backward()
+    close(v.grad, x.sum(1)[torch.repeat_interleave(torch.arange(12, device=where.device), A.ccol_indices().diff())])
+
+
+def test_only_what_is_asked(where: Place) -> None:
+    A = tw.SparseTensor.from_dense(matrix(device=where.device))
+    x = leaf(randn(12, 5, device=where.device))
+    tw.spmm(A, x).sum().backward()
+    assert A.values.grad is None and x.grad is not None
+
+
+def test_no_grad_mode(where: Place) -> None:
+    A = tw.SparseTensor.from_dense(matrix(device=where.device))
+    x = leaf(randn(12, 5, device=where.device))
+    with torch.no_grad():
+        assert not tw.spmm(A, x).requires_grad
+
+
+def test_strided_gradient(where: Place) -> None:
+    """A gradient that comes as a view (here: of an expanded one)."""
+    dense = matrix(device=where.device)
+    A, x = tw.SparseTensor.from_dense(dense), leaf(randn(12, 5, device=where.device))
+    tw.spmm(A, x).t().sum(0).sum().backward()
+    close(x.grad, dense.sum(0)[:, None].expand(12, 5))

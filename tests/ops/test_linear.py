@@ -1,0 +1,70 @@
+"""tw.linear on some rows, against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ops.matrices import TOLERANCE, close, randn
+from ops.places import Place
+
+import tilewright as tw
+
+
+def whole(x, w, b, rows):  # type: ignore[no-untyped-def]
+    """Rows that are not named count as zero rows."""
+    kept = torch.zeros_like(x)
+    kept[rows.long()] = x[rows.long()]
+    return torch.nn.functional.linear(kept, w, b)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_rows(index: torch.dtype, bias: bool, where: Place) -> None:
+    x, w = randn(21, 33, device=where.device), randn(17, 33, seed=2, device=where.device)
+    b = randn(17, seed=3, device=where.device) if bias else None
+    rows = torch.tensor([20, 3, 0, 11], dtype=index, device=where.device)
+    close(tw.linear(x, w, b, sparse=rows), whole(x, w, b, rows))
+
+
+def test_mask(where: Place) -> None:
+    x, w = randn(21, 33, device=where.device), randn(17, 33, seed=2, device=where.device)
+    mask = torch.arange(21, device=where.device) % 3 == 1
+    close(tw.linear(x, w, sparse=mask), whole(x, w, None, mask.nonzero()[:, 0]))
+
+
+@pytest.mark.parametrize("chosen", [[], list(range(21))], ids=["none", "all"])
+def test_extremes(chosen: list[int], where: Place) -> None:
+    x, w = randn(21, 8, device=where.device), randn(5, 8, seed=2, device=where.device)
+    b, rows = randn(5, seed=3, device=where.device), torch.tensor(chosen, dtype=torch.int32, device=where.device)
+    close(tw.linear(x, w, b, sparse=rows), whole(x, w, b, rows))
+
+
+def test_rows_not_named_may_hold_anything(where: Place) -> None:
+    x, w = randn(9, 8, device=where.device), randn(5, 8, seed=2, device=where.device)
+    x[4:] = float("nan")
+    rows = torch.tensor([2, 0], device=where.device)
+    assert torch.equal(tw.linear(x, w, sparse=rows)[4:], torch.zeros(5, 5, device=where.device))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_dtype(dtype: torch.dtype, where: Place) -> None:
+    if where.slow and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
+    x, w = randn(21, 33, dtype=dtype, device=where.device), randn(17, 33, seed=2, dtype=dtype, device=where.device)
+    rows = torch.tensor([20, 3, 0], device=where.device)
+    got = tw.linear(x, w, sparse=rows)
+    assert got.dtype == dtype
+    want = whole(x.double(), w.double(), None, rows)
+    torch.testing.assert_close(got.double(), want, **TOLERANCE[dtype])
+
+
+def test_weight_by_columns(where: Place) -> None:
+    """w as a transposed view: [k, n] in memory."""
+    x, w = randn(9, 8, device=where.device), randn(8, 5, seed=2, device=where.device).t()
+    rows = torch.tensor([8, 1], device=where.device)
+    close(tw.linear(x, w, sparse=rows), whole(x, w, None, rows))
+
+
+def test_dense(where: Place) -> None:
+    x, w = randn(4, 8, device=where.device), randn(5, 8, seed=2, device=where.device)
+    close(tw.linear(x, w), x @ w.t())

@@ -1,0 +1,148 @@
+"""tw.einsum and @tw.program: new operators from index notation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ops.matrices import KINDS, close, matrix, randn
+from ops.places import Place
+
+import tilewright as tw
+
+
+@pytest.mark.parametrize("kind", ["torch-csr", "torch-coo", "torch-bsr", "tensor-csc"])
+@pytest.mark.parametrize(
+    "subscripts,shapes",
+    [
+        ("ij,jf->if", [(12, 5)]),
+        ("ij,if->jf", [(10, 5)]),
+        ("ij,j->i", [(12,)]),
+        ("ij->i", []),
+        ("ij->j", []),
+        ("ij,jf,fg->ig", [(12, 5), (5, 4)]),
+        ("ij,jf,f->if", [(12, 5), (5,)]),
+        ("ij,jf->fi", [(12, 5)]),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_dense_output(subscripts: str, shapes: list[tuple[int, ...]], kind: str, where: Place) -> None:
+    dense = matrix(device=where.device)
+    operands = [randn(*s, seed=n, device=where.device) for n, s in enumerate(shapes)]
+    got = tw.einsum(subscripts, KINDS[kind](dense), *operands)
+    close(got, torch.einsum(subscripts, dense, *operands))
+
+
+@pytest.mark.parametrize(
+    "subscripts,shapes",
+    [
+        ("ij,i->ij", [(10,)]),
+        ("ij,j->ij", [(12,)]),
+        ("ij,i,j->ij", [(10,), (12,)]),
+        ("ij,if,jf->ij", [(10, 5), (12, 5)]),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_sparse_output(subscripts: str, shapes: list[tuple[int, ...]], where: Place) -> None:
+    """The letters of a sparse operand that multiplies everything: its structure."""
+    dense = matrix(device=where.device)
+    operands = [randn(*s, seed=n, device=where.device) for n, s in enumerate(shapes)]
+    A = tw.SparseTensor.from_dense(dense)
+    got = tw.einsum(subscripts, A, *operands)
+    assert isinstance(got, tw.SparseTensor) and got.structure is A.structure
+    close(got.to_dense(), torch.einsum(subscripts, dense, *operands))
+
+
+def test_sparse_output_keeps_the_source_order(where: Place) -> None:
+    rows = torch.tensor([2, 0, 1], device=where.device)
+    A = tw.SparseTensor.from_coo(rows, rows, torch.tensor([1.0, 2.0, 3.0], device=where.device), (3, 3))
+    got = tw.einsum("ij,i->ij", A, torch.tensor([10.0, 20.0, 30.0], device=where.device))
+    assert got.values.tolist() == [30.0, 20.0, 60.0]
+
+
+def test_dense_operands_only(where: Place) -> None:
+    x, y = randn(4, 5, device=where.device), randn(5, 6, seed=2, device=where.device)
+    close(tw.einsum("ij,jk->ik", x, y), x @ y)
+
+
+# --- programs -------------------------------------------------------------------------------------------
+
+
+@tw.program
+def relu_max(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.max(j, a[i, j] * tw.relu(x[j, f]))
+
+
+@tw.program
+def two_steps(a: Any, x: Any, c: Any, h: Any, y: Any) -> None:
+    """Two statements, a scalar parameter, two outputs."""
+    i, j, f = tw.axes("i j f")
+    h[i, f] = tw.sum(j, a[i, j] * x[j, f]) * c
+    y[i, f] = tw.relu(h[i, f]) + c
+
+
+@tw.program
+def by_axis(a: Any, x: Any, y: Any) -> None:
+    """Axes that the target lacks are summed."""
+    i, j, f = tw.axes("i j f")
+    y[i, f] = a[i, j] * x[j, f]
+
+
+@tw.program
+def edge_gates(a: Any, s: Any, t: Any, e: Any) -> None:
+    i, j = tw.axes("i j")
+    e[i, j] = a[i, j] * tw.sigmoid(s[i] + t[j])
+
+
+@tw.program
+def normalise(x: Any, m: Any, y: Any) -> None:
+    """Dense in, dense out."""
+    i, f = tw.axes("i f")
+    m[i] = tw.logsumexp(f, x[i, f])
+    y[i, f] = tw.exp(x[i, f] - m[i])
+
+
+def test_max_of_relu(where: Place) -> None:
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    terms = torch.where((dense != 0)[:, :, None], dense[:, :, None] * x.relu(), float("-inf"))
+    close(relu_max(dense.to_sparse_csr(), x), terms.amax(1))
+
+
+@pytest.mark.parametrize("c", [2.0, -0.5, 3])
+def test_two_statements(c: float, where: Place) -> None:
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    h, y = two_steps(dense.to_sparse_csr(), x, c)
+    close(h, dense @ x * c)
+    close(y, (dense @ x * c).relu() + c)
+
+
+@pytest.mark.parametrize("kind", ["torch-csr", "torch-csc", "torch-coo", "torch-bsr", "tensor-coo"])
+def test_sum_of_what_is_left(kind: str, where: Place) -> None:
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    close(by_axis(KINDS[kind](dense), x), dense @ x)
+
+
+def test_edges_out(where: Place) -> None:
+    dense = matrix(device=where.device)
+    s, t = randn(10, device=where.device), randn(12, seed=2, device=where.device)
+    got = edge_gates(tw.SparseTensor.from_dense(dense), s, t)
+    close(got.to_dense(), dense * (s[:, None] + t).sigmoid())
+
+
+def test_dense_program(where: Place) -> None:
+    x = randn(6, 9, device=where.device)
+    m, y = normalise(x)
+    close(m, x.logsumexp(1))
+    close(y, x.softmax(1))
+
+
+def test_kernels_show_every_stage(fast: Place) -> None:
+    kernels = relu_max.kernels(matrix(device=fast.device).to_sparse_csr(), randn(12, 7, device=fast.device))
+    assert {"coord", "loops", "flat", "scheduled"} <= set(kernels[0].stages)
+
+
+def test_printed_as_written() -> None:
+    relu_max.trace()
+    assert "relu_max" in str(relu_max) and "max(j" in str(relu_max)

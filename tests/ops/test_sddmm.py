@@ -1,0 +1,105 @@
+"""tw.sddmm against dense torch, and the order of its values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ops.matrices import KINDS, close, matrix, randn
+from ops.places import Place
+
+import tilewright as tw
+
+OPS = {
+    "dot": lambda x, z: (x * z).sum(-1),
+    "add": lambda x, z: x + z,
+    "sub": lambda x, z: x - z,
+    "mul": lambda x, z: x * z,
+    "div": lambda x, z: x / z,
+}
+
+
+def at_entries(rows, cols, values, x, z, op: str):  # type: ignore[no-untyped-def]
+    made = OPS[op](x[rows.long()], z[cols.long()])
+    return values * made if made.dim() == 1 else values[:, None] * made
+
+
+@pytest.mark.parametrize("kind", ["torch-csr", "torch-coo", "torch-csc", "tensor", "tensor-coo", "scipy-csr"])
+@pytest.mark.parametrize("op", OPS)
+def test_against_torch(op: str, kind: str, where: Place) -> None:
+    if kind.startswith("scipy") and where.name == "cuda":
+        pytest.skip("SciPy matrices live on the host")
+    dense = matrix(device=where.device)
+    x, z = randn(10, 6, device=where.device), randn(12, 6, seed=2, device=where.device)
+    got = tw.sddmm(KINDS[kind](dense), x, z, op=op).to_dense()
+    held = OPS[op](x[:, None], z[None])
+    want = dense * held if op == "dot" else dense[:, :, None] * held
+    close(got, torch.where(want != 0, want, 0), torch.float32)
+
+
+def shuffled(device: torch.device, index: torch.dtype = torch.int64) -> tw.SparseTensor:
+    rows = torch.tensor([3, 0, 2, 0, 3, 3], dtype=index, device=device)
+    cols = torch.tensor([1, 2, 2, 0, 1, 0], dtype=index, device=device)
+    return tw.SparseTensor.from_coo(rows, cols, randn(6, device=device), (4, 3))
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize("op", ["dot", "add"])
+def test_values_in_the_order_of_the_source(op: str, index: torch.dtype, where: Place) -> None:
+    A = shuffled(where.device, index)
+    x, z = randn(4, 5, device=where.device), randn(3, 5, seed=2, device=where.device)
+    s = A.structure
+    got = tw.sddmm(A, x, z, op=op)
+    close(got.values, at_entries(s.rows, s.indices, A.values, x, z, op))
+
+
+def test_prepared_keeps_the_order(where: Place) -> None:
+    A = shuffled(where.device)
+    x, z = randn(4, 5, device=where.device), randn(3, 5, seed=2, device=where.device)
+    before = tw.sddmm(A, x, z).values
+    A.prepare()
+    close(tw.sddmm(A, x, z).values, before)
+
+
+@pytest.mark.parametrize("kind", ["torch-csr", "tensor-coo"])
+def test_structure_is_the_source(kind: str, where: Place) -> None:
+    """The result can take part in the next product: sddmm, then spmm."""
+    dense = matrix(device=where.device)
+    x, z = randn(10, 6, device=where.device), randn(12, 6, seed=2, device=where.device)
+    e = tw.sddmm(KINDS[kind](dense), x, z)
+    close(tw.spmm(e, z), (dense * (x @ z.t())) @ z, torch.float16)
+
+
+@pytest.mark.parametrize("op", ["dot", "add"])
+def test_vectors(op: str, where: Place) -> None:
+    edges = torch.tensor([[0, 1, 1, 3], [2, 2, 0, 0]], device=where.device)
+    G = tw.graph(edges, num_nodes=4)
+    s, t = randn(4, device=where.device), randn(4, seed=2, device=where.device)
+    got = tw.sddmm(G, s, t, op=op)
+    close(got.values, OPS[op](s[edges[1], None], t[edges[0], None]).reshape(-1))
+
+
+def test_map_then_heads(where: Place) -> None:
+    """Scores of several heads: add, a nonlinearity on values, a product of heads."""
+    edges = torch.tensor([[0, 1, 1, 3, 2], [2, 2, 0, 0, 3]], device=where.device)
+    G = tw.graph(edges, num_nodes=4)
+    s, t = randn(4, 2, device=where.device), randn(4, 2, seed=2, device=where.device)
+    h = randn(4, 2, 3, seed=3, device=where.device)
+    e = tw.sddmm(G, s, t, op="add").map(torch.nn.functional.leaky_relu)
+    weights = torch.nn.functional.leaky_relu(s[edges[1]] + t[edges[0]])
+    want = torch.zeros(4, 2, 3, device=where.device)
+    want.index_add_(0, edges[1], weights[:, :, None] * h[edges[0]])
+    close(tw.spmm(e, h), want)
+
+
+@pytest.mark.parametrize("layout", ["columns", "steps"])
+def test_layout(layout: str, where: Place) -> None:
+    dense = matrix(device=where.device)
+    x, z = randn(6, 10, device=where.device).t(), randn(12, 6, seed=2, device=where.device)
+    z = torch.stack([z, z + 9], 2)[:, :, 0] if layout == "steps" else z.t().contiguous().t()
+    close(tw.sddmm(dense.to_sparse_csr(), x, z).to_dense(), dense * (x @ z.t()), torch.float16)
+
+
+def test_no_entries(where: Place) -> None:
+    A = torch.zeros(3, 4, device=where.device).to_sparse_csr()
+    got = tw.sddmm(A, randn(3, 5, device=where.device), randn(4, 5, device=where.device))
+    assert got.values.shape == (0,)
