@@ -150,6 +150,15 @@ def compile_c(
     return _kernel(f, "c", log, call, {"width": options.width})
 
 
+def compile_slow(p: coord.Program) -> Kernel:
+    """Stage I -> stage II, run by the interpreter: for machines without a C compiler."""
+    log = _Log(p.name)
+    positions = log.keep("loops", lower_to_position(p))
+    flat_ = log.keep("flat", lower_to_flat(positions))
+    log.keep("c", "// no C compiler: stage II is interpreted")
+    return _kernel(flat_, "c", log, kernel.slow_caller(positions), {})
+
+
 def _kernel(
     p: flat.Program | tile.Program,
     backend: str,

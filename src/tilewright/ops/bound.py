@@ -28,7 +28,7 @@ class Launch:
         if step.missing:
             self.tensors += step.derive(self.tensors, self.ints)
         self.sizes = step.sizes(self.tensors, self.ints)
-        self.ready = step.ready(self.tensors, self.ints, self.sizes)
+        self.ready = step.ready(self.ints, self.sizes)
         self.outs = self.ready.alloc(device, *self.sizes)
         self.packed: Setting = unpack(step.packed(self.ints))
 

@@ -31,16 +31,17 @@ SETTINGS: list[Setting] = [
         (2, 4, 16, 128, 1),
         (4, 8, 32, 256, 1),
         (8, 2, 16, 256, 2),
-        (16, 2, 64, 1024, 4),
-        (1, 8, 16, 256, 1),
+        (16, 8, 8, 256, 2),
+        (8, 8, 16, 128, 1),
     )
 ]
 
 
 def default_setting(s: Structure, span: int, dtype: torch.dtype) -> Setting:
-    """A setting from the average row and the width alone."""
+    """A setting from the average row and the dtype alone: short, middling and long rows."""
     mean = s.nnz / max(s.shape[0], 1)
-    pick = SETTINGS[2] if mean < 8 else SETTINGS[0] if mean < 64 else SETTINGS[4]
+    middling = SETTINGS[6] if dtype.itemsize == 2 else SETTINGS[2]
+    pick = SETTINGS[7] if mean < 8 else middling if mean < 64 else SETTINGS[4]
     return complete(pick, s, span, dtype)
 
 

@@ -6,6 +6,8 @@ alignment; never by sizes of structures.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -27,10 +29,12 @@ from tilewright.lowering.position import lower_to_position, sizes_of
 from tilewright.ops.args import Arg
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
+from tilewright.runtime import build_c
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.pages import LARGE, advise
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import nest_of, product_of
+from tilewright.support import knobs
 
 EXACT = 512
 NARROW = 1 << 31
@@ -169,15 +173,15 @@ class Step:
         if self.missing:
             tensors = [*tensors, *self.derive(tensors, ints)]
         sizes = self.sizes(tensors, ints)
-        return self.ready(tensors, ints, sizes).run(tensors, sizes, ints, floats)
+        return self.ready(ints, sizes).run(tensors, sizes, ints, floats)
 
-    def ready(
-        self, tensors: Sequence[Tensor], ints: Sequence[int], sizes: Sequence[int]
-    ) -> _Ready:
-        """The kernel for these sizes: found by the sizes that matter, else by their classes."""
+    def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> _Ready:
+        """The kernel for these sizes: found by the sizes that matter, else by their classes.
+
+        Addresses are taken to be multiples of 16; a launch that finds others asks again.
+        """
         mark = self.mark(sizes)
         if self.backend == "triton":
-            aligned = not any([t.data_ptr() & 15 for t in tensors])
             mark = (*mark, aligned, self.packed(ints), precision())
         made = self.quick.get(mark)
         if made is None:
@@ -236,6 +240,8 @@ class Step:
 
     def make(self, ints: Sequence[int], sizes: dict[str, int], mark: tuple[Any, ...]) -> _Ready:
         p = self.bound.program
+        if self.backend == "c" and knobs.fallback() and not build_c.available():
+            return _Ready(self, driver.compile_slow(p))
         if self.backend == "c":
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
             return _Ready(self, driver.compile_c(p, exact))
@@ -252,7 +258,7 @@ class Step:
         known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}
         known |= {n: Const(sizes[n], "i32") for n in self.widths if _told_by_class(sizes[n])}
         made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
-        return _Ready(self, made)
+        return _Ready(self, made, mark[-3])
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""
@@ -311,8 +317,9 @@ class Step:
 class _Ready:
     """A step with its kernel: where every argument of the kernel comes from."""
 
-    def __init__(self, step: Step, kernel: Kernel) -> None:
-        self.kernel, self.call = kernel, kernel.call
+    def __init__(self, step: Step, kernel: Kernel, aligned: bool = False) -> None:
+        self.step, self.kernel, self.call = step, kernel, kernel.call
+        self.aligned = aligned and kernel.backend == "triton"
         names = [*step.names, *step.missing]
         at = {n: k for k, n in enumerate(names)}
         self.take: list[int] = []
@@ -390,7 +397,12 @@ class _Ready:
         if self.extra is not None:
             mine = (*mine, *self.extra(tensors, ints))
             self.workspaces(pool, mine)
-        self.call([pool[k] for k in self.take], mine, [floats[k] for k in self.floats])
+        held = [pool[k] for k in self.take]
+        where = [t.data_ptr() for t in held]
+        if self.aligned and functools.reduce(operator.or_, where) & 15:
+            self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
+            return
+        self.call(held, where, mine, [floats[k] for k in self.floats])
 
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         device = pool[self.like].device

@@ -8,13 +8,16 @@ In: parameters in the order of its buffers, sizes and scalars. Out: the outputs 
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from tilewright.ir import loops
 from tilewright.ir.expr import Buffer, Expr
+from tilewright.ir.interp import run_loops
 from tilewright.ir.text import text
 
 C_TYPES: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -51,10 +54,11 @@ def python_of(e: Expr, names: Sequence[str]) -> Callable[..., int]:
     return eval(f"lambda {', '.join(names)}: {text(e)}")
 
 
-def c_caller(
-    fn: Any, buffers: int, sizes: int, scalars: Sequence[str]
-) -> Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[float]], None]:
-    """call(tensors, sizes, scalars) for a C function."""
+Call = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[int], Sequence[float]], None]
+
+
+def c_caller(fn: Any, buffers: int, sizes: int, scalars: Sequence[str]) -> Call:
+    """call(tensors, addresses, sizes, scalars) for a C function."""
     fn.restype = None
     fn.argtypes = (
         [ctypes.c_void_p] * buffers
@@ -64,40 +68,87 @@ def c_caller(
     )
     threads = torch.get_num_threads
 
-    def call(tensors: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[float]) -> None:
+    def call(
+        tensors: Sequence[torch.Tensor],
+        where: Sequence[int],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> None:
         many = 1
         for t in tensors:
             if t.numel() > SMALL:
                 many = threads()
                 break
-        fn(*[t.data_ptr() for t in tensors], *sizes, *scalars, many)
+        fn(*where, *sizes, *scalars, many)
 
     return call
 
 
-def triton_caller(compiled: Any, grid: Callable[..., int]) -> Callable[..., None]:
-    """call(tensors, sizes, scalars) for a compiled Triton kernel, past Triton's own dispatch."""
+def triton_caller(compiled: Any, grid: Callable[..., int]) -> Call:
+    """The same for a compiled Triton kernel, past Triton's own dispatch.
+
+    Addresses go in as plain integers: Triton would ask the driver about every tensor.
+    """
     run = compiled.run
     function, packed = compiled.function, compiled.packed_metadata
     stream_of = torch._C._cuda_getCurrentRawStream
 
-    def call(tensors: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[float]) -> None:
+    def call(
+        tensors: Sequence[torch.Tensor],
+        where: Sequence[int],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> None:
         programs = grid(*sizes)
         if programs:
-            # plain addresses: Triton would ask the driver about every tensor
-            where = [t.data_ptr() for t in tensors]
             stream = stream_of(tensors[0].get_device())
             run(programs, 1, 1, stream, function, packed, None, None, None, *where, *sizes, *scalars)
 
     return call
 
 
-def interpreted_caller(fn: Any, grid: Callable[..., int]) -> Callable[..., None]:
-    """call(tensors, sizes, scalars) in Triton's interpreter, on CPU tensors."""
+def interpreted_caller(fn: Any, grid: Callable[..., int]) -> Call:
+    """The same in Triton's interpreter, on CPU tensors."""
 
-    def call(tensors: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[float]) -> None:
+    def call(
+        tensors: Sequence[torch.Tensor],
+        where: Sequence[int],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> None:
         programs = grid(*sizes)
         if programs:
             fn[(programs,)](*tensors, *sizes, *scalars)
 
     return call
+
+
+def slow_caller(p: loops.Program) -> Call:
+    """The same by the interpreter of stage II, with one warning: right, and very slow."""
+    warnings.warn(
+        "tilewright: no C compiler found; CPU tensors use a very slow interpreter. "
+        "Install one (Debian/Ubuntu: apt install gcc), or set TILEWRIGHT_FALLBACK=0 to make this an error.",
+        stacklevel=2,
+    )
+    outs = [b.name for b in p.buffers if b.role == "out"]
+
+    def call(
+        tensors: Sequence[torch.Tensor],
+        where: Sequence[int],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> None:
+        given = dict(zip((b.name for b in p.buffers), tensors, strict=True))
+        arrays = {n: _array(t) for n, t in given.items() if n not in outs}
+        named = dict(zip((v.name for v in p.sizes), sizes, strict=True))
+        floats = dict(zip((v.name for v in p.scalars), scalars, strict=True))
+        made = run_loops(p, arrays, named, floats, zeroed=outs)
+        for n in outs:
+            given[n].copy_(torch.from_numpy(made[n]).reshape(given[n].shape))
+
+    return call
+
+
+def _array(t: torch.Tensor) -> Any:
+    half = t.dtype in (torch.float16, torch.bfloat16)
+    return (t.detach().float() if half else t.detach()).numpy()

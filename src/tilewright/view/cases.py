@@ -7,6 +7,7 @@ In: rows, entries per row, a seed. Out: CSR `SparseTensor`s with random values, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -79,7 +80,9 @@ def case(name: str, rows: int, mean: int, device: str = "cpu", seed: int = 0) ->
     indptr = torch.zeros(rows + 1, dtype=torch.int64)
     indptr[1:] = torch.bincount(row, minlength=rows).cumsum(0)
     values = torch.randn(place.shape[0], generator=g)
-    csr = torch.sparse_csr_tensor(indptr, col, values, (rows, rows), check_invariants=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        csr = torch.sparse_csr_tensor(indptr, col, values, (rows, rows), check_invariants=True)
     return SparseTensor.from_torch(csr.to(device)).prepare()
 
 

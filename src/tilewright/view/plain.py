@@ -44,5 +44,7 @@ def relu_max_peers(a: SparseTensor) -> dict[str, Fn]:
         matrix = torch.sparse_csr_tensor(indptr, cols, values, a.shape, check_invariants=False)
         return torch.sparse.mm(matrix, x.relu(), "amax").masked_fill(empty, -torch.inf)
 
-    made = {"gather + scatter_reduce": scatter, "gather + segment_reduce": segment}
-    return {**made, "torch.sparse.mm, amax": product} if a.device.type == "cpu" else made
+    made: dict[str, Fn] = {"gather + scatter_reduce": scatter, "gather + segment_reduce": segment}
+    if a.device.type == "cpu":  # torch has this product for CPU tensors alone
+        made["torch.sparse.mm, amax"] = product
+    return made

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import torch
 
 from tilewright.formats.mask import block_mask
-from tilewright.ops import attention, linear, sddmm, spmm
+from tilewright.ops.attention import plan as attention_plan
 from tilewright.ops.bound import Launch
+from tilewright.ops.linear import rows_plan
+from tilewright.ops.sddmm import plan as sddmm_plan
+from tilewright.ops.spmm import plan as spmm_plan
 from tilewright.support.errors import error
 from tilewright.view.cases import case
 from tilewright.view.stages import beside, show
@@ -26,15 +29,15 @@ def launch(name: str) -> Launch:
     a, x = case("uniform", 64, 4, device), torch.randn(64, 32, device=device)
     match name:
         case "spmm":
-            return spmm.plan(a, x)
+            return spmm_plan(a, x)
         case "sddmm":
-            return sddmm.plan(a, x, x)
+            return sddmm_plan(a, x, x)
         case "linear":
-            return linear.rows_plan(x, x, torch.arange(0, 64, 3, device=device))
+            return rows_plan(x, x, torch.arange(0, 64, 3, device=device))
         case "attention":
             q = torch.randn(1, 2, 64, 32, device=device)
             bits = torch.ones(4, 4, dtype=torch.bool, device=device).tril()
-            return attention.plan(q, q, q, block_mask(bits, block=16))
+            return attention_plan(q, q, q, block_mask(bits, block=16))
     raise error(
         "argument", where="code(name)", name="name", got=repr(name), expected=f"one of {NAMES}"
     )

@@ -1,0 +1,198 @@
+"""torch.compile(fullgraph=True, dynamic=True): same results and gradients, and nothing made anew for new sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.utils
+from ops.matrices import close, randn
+from ops.places import Place
+from torch import Tensor
+
+import tilewright as tw
+from tilewright.runtime.counters import counters
+
+WIDTH = 16
+SIZES = [(15, 17), (16, 33), (17, 16), (33, 15), (1000, 48), (40, 1000)]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+@tw.program
+def relu_max(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.max(j, a[i, j] * tw.relu(x[j, f]))
+
+
+@tw.program
+def never_called(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * tw.tanh(x[j, f]))
+
+
+def sparse(rows: int, cols: int, seed: int, device: Any) -> tw.SparseTensor:
+    """A new pattern with new values; every row holds something."""
+    made = torch.Generator().manual_seed(seed)
+    dense = torch.randn(rows, cols, generator=made) * (torch.rand(rows, cols, generator=made) < 0.2)
+    dense[:, seed % cols] = 1.0
+    return tw.SparseTensor.from_dense(dense.to(device))
+
+
+def leaf(*shape: int, seed: int, device: Any) -> Tensor:
+    return randn(*shape, seed=seed, device=device).requires_grad_()
+
+
+Made = tuple[list[Any], list[Tensor]]
+
+
+def graph_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    A = sparse(rows, cols, seed, device)
+    A = A.with_values(A.values.clone().requires_grad_())
+    x = leaf(cols, WIDTH, seed=seed, device=device)
+    return [A, x], [A.values, x]
+
+
+def entry_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    A = sparse(rows, cols, seed, device)
+    x, z = leaf(rows, WIDTH, seed=seed, device=device), leaf(cols, WIDTH, seed=seed + 1, device=device)
+    return [A, x, z], [x, z]
+
+
+def row_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    x, w = leaf(rows, WIDTH, seed=seed, device=device), leaf(24, WIDTH, seed=seed + 1, device=device)
+    chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))[: rows // 2].to(device)
+    return [x, w, chosen], [x, w]
+
+
+def block_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    rows, cols = min(rows, 100), min(cols, 100)
+    shape = (-(-rows // 16), -(-cols // 16))
+    bits = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.6
+    bits[:, 0] = True
+    mask = tw.block_mask(bits.to(device), 16, (rows, cols)).prepare()
+    q, k, v = (leaf(2, n, WIDTH, seed=seed + n, device=device) for n in (rows, cols, cols))
+    return [q, k, v, mask], [q, k, v]
+
+
+OPS: dict[str, tuple[Callable[..., Tensor], Callable[..., Made]]] = {
+    "spmm": (lambda A, x: tw.spmm(A, x), graph_inputs),
+    "spmm-mean": (lambda A, x: tw.spmm(A, x, reduce="mean"), graph_inputs),
+    "sddmm": (lambda A, x, z: tw.sddmm(A, x, z).values, entry_inputs),
+    "linear-rows": (lambda x, w, rows: tw.linear(x, w, sparse=rows), row_inputs),
+    "attention": (lambda q, k, v, mask: tw.attention(q, k, v, mask=mask), block_inputs),
+    "program": (lambda A, x: relu_max(A, x), graph_inputs),
+}
+
+
+def compiled(op: Callable[..., Tensor], backend: str = "aot_eager") -> Callable[..., Tensor]:
+    relu_max.trace()
+    return torch.compile(op, fullgraph=True, dynamic=True, backend=backend)
+
+
+def step(op: Callable[..., Tensor], given: list[Any], wanted: list[Tensor]) -> list[Tensor]:
+    y = op(*given)
+    g = randn(*y.shape, seed=3, device=y.device)
+    return [y.detach(), *torch.autograd.grad(y, wanted, g)]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_forward(name: str, fast: Place) -> None:
+    op, make = OPS[name]
+    given, _ = make(20, 30, 0, fast.device)
+    with torch.no_grad():
+        close(compiled(op)(*given), op(*given))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_backward(name: str, fast: Place) -> None:
+    op, make = OPS[name]
+    made = make(20, 30, 0, fast.device)
+    for got, want in zip(step(compiled(op), *made), step(op, *made), strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_new_structures_and_sizes(name: str, fast: Place) -> None:
+    """One graph and no new kernel for rows, entries, patterns and values that were never seen."""
+    op, make = OPS[name]
+    fn = compiled(op)
+    step(fn, *make(20, 30, 0, fast.device))
+    step(fn, *make(24, 18, 1, fast.device))
+    counters.reset()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for seed, (rows, cols) in enumerate(SIZES):
+        made = make(rows, cols, seed, fast.device)
+        close(step(fn, *made)[0], op(*made[0]))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs == 1
+    assert (counters.c_builds, counters.triton_builds) == (0, 0)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_eager_makes_nothing_anew(name: str, fast: Place) -> None:
+    op, make = OPS[name]
+    step(op, *make(20, 30, 0, fast.device))
+    step(op, *make(24, 32, 1, fast.device))
+    counters.reset()
+    for seed, (rows, cols) in enumerate([*SIZES, (1, 1), (1, 40), (40, 1)]):
+        step(op, *make(rows, cols, seed, fast.device))
+    assert (counters.c_builds, counters.triton_builds) == (0, 0)
+
+
+def test_blocks_without_preparation(fast: Place) -> None:
+    """Views that were not prepared are made inside the operator; shapes must be known without them."""
+    mask = tw.block_mask(torch.ones(2, 2, device=fast.device), 16, (20, 30))
+    q, k, v = (leaf(2, n, WIDTH, seed=n, device=fast.device) for n in (20, 30, 30))
+    op = OPS["attention"][0]
+    for got, want in zip(
+        step(compiled(op), [q, k, v, mask], [q, k, v]), step(op, [q, k, v, mask], [q, k, v]), strict=True
+    ):
+        close(got, want)
+
+
+def test_a_program_that_was_never_called(fast: Place) -> None:
+    given, _ = graph_inputs(20, 30, 0, fast.device)
+    with torch.no_grad():
+        got = compiled(lambda A, x: never_called(A, x))(*given)
+        close(got, never_called(*given))
+
+
+def test_inside_a_larger_graph(fast: Place) -> None:
+    """Operators next to torch's own, and a SparseTensor made inside."""
+
+    def layer(A: tw.SparseTensor, x: Tensor, w: Tensor) -> Tensor:
+        e = tw.sddmm(A, x[: A.shape[0]], x)
+        return tw.spmm(e.map(torch.tanh), torch.relu(x @ w)).sum(0)
+
+    A = sparse(20, 30, 0, fast.device)
+    x, w = leaf(30, WIDTH, seed=1, device=fast.device), leaf(WIDTH, 8, seed=2, device=fast.device)
+    for got, want in zip(
+        step(compiled(layer), [A, x, w], [x, w]), step(layer, [A, x, w], [x, w]), strict=True
+    ):
+        close(got, want, torch.float16)
+
+
+def test_torch_sparse_inside_is_refused(fast: Place) -> None:
+    """Dynamo refuses torch's sparse tensors itself, or the catalogue does."""
+    A = torch.eye(4, device=fast.device).to_sparse_csr()
+    x = randn(4, 2, device=fast.device)
+    with pytest.raises(Exception, match="(?i)sparse"):
+        compiled(lambda x: tw.spmm(A, x))(x)
+
+
+@pytest.mark.slow
+def test_inductor(fast: Place) -> None:
+    given, wanted = graph_inputs(20, 30, 0, fast.device)
+    op = lambda A, x: tw.spmm(A, torch.relu(x)) * 2.0
+    for got, want in zip(
+        step(compiled(op, "inductor"), given, wanted), step(op, given, wanted), strict=True
+    ):
+        close(got, want)
