@@ -1,8 +1,8 @@
 """Tilewright: sparse tensors, index notation and fast kernels for PyTorch.
 
-    import tilewright as tw
-    A = tw.SparseTensor.from_torch(csr)
-    y = tw.spmm(A, x)
+import tilewright as tw
+A = tw.SparseTensor.from_torch(csr)
+y = tw.spmm(A, x)
 """
 
 from typing import Any

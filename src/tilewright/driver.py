@@ -128,7 +128,9 @@ def compile_triton(
         call = kernel.interpreted_caller(build_triton.load(source, t.name), grid)
         return _kernel(t, "triton", log, call, setting)
     even = [n for n, (name, kind) in enumerate(params) if _is_even(name, kind, divisors, aligned)]
-    where = target if target is not None else build_triton.device_target(torch.cuda.current_device())
+    where = (
+        target if target is not None else build_triton.device_target(torch.cuda.current_device())
+    )
     built = build_triton.compile_for(where, source, t.name, params, even, options.as_dict())
     call = _not_here if target is not None else kernel.triton_caller(built, grid)
     made = _kernel(t, "triton", log, call, setting)
@@ -181,5 +183,3 @@ def _is_even(name: str, kind: str, divisors: Mapping[str, int], aligned: bool) -
 
 def _not_here(*_: Any) -> None:
     raise RuntimeError("this kernel was built for another machine and cannot be launched here")
-
-

@@ -141,7 +141,7 @@ class _Printer:
 
     def head(self, v: Var, lo: Expr, hi: Expr) -> str:
         ends = f"{v.name} = {self.expr(self.full(lo))}, {v.name}_end = {self.expr(self.full(hi))}"
-        if isinstance(lo, Const | Var) and isinstance(hi, Const | Var) or not self.reads(lo, hi):
+        if (isinstance(lo, Const | Var) and isinstance(hi, Const | Var)) or not self.reads(lo, hi):
             bound = self.expr(self.full(hi), 4)
             return f"for (int64_t {v.name} = {self.expr(self.full(lo))}; {v.name} < {bound}; ++{v.name})"
         return f"for (int64_t {ends}; {v.name} < {v.name}_end; ++{v.name})"
@@ -161,7 +161,7 @@ class _Printer:
         return [declared, *self.over(ls, [f"{self.name(v)} = {self.expr(e)};"], guards)]
 
     def guard(
-        self, c: Expr, body: tuple[stmt.Stmt, ...], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
+        self, c: Expr, body: tuple[Any, ...], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
     ) -> list[str]:
         if lanes_of(c, self.table):
             return self.block(body, lanes, (*guards, c))
@@ -239,9 +239,7 @@ class _Printer:
         held = set(lanes)
         return tuple(v for v in self.extents if v in held)
 
-    def over(
-        self, lanes: Sequence[Var], lines: list[str], guards: tuple[Expr, ...]
-    ) -> list[str]:
+    def over(self, lanes: Sequence[Var], lines: list[str], guards: tuple[Expr, ...]) -> list[str]:
         """The lines inside loops over lanes, under the guards that concern them."""
         inside = {*lanes}
         conds = [g for g in guards if lanes_of(g, self.table) <= inside]
@@ -280,8 +278,8 @@ class _Printer:
                 made = f"{self.expr(a, p)} {_TOKEN.get(op, op)} {self.expr(b, p + 1)}"
                 return f"({made})" if p < outer else made
             case Un(op, a):
-                wide = dtype_of(a) == "f64"
-                return UNARY[op].format(self.expr(a, 9), "" if wide else "f")
+                suffix = "" if dtype_of(a) == "f64" else "f"
+                return UNARY[op].format(self.expr(a, 9), suffix)
             case Select(c, a, b):
                 return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
             case Cast(d, a):

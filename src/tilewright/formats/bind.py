@@ -21,6 +21,7 @@ from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
 
+
 @dataclass(frozen=True)
 class Spec:
     """What must be known of an argument to compile: everything but sizes and contents.
@@ -111,8 +112,9 @@ class _Bind:
                         got=len(n.indices),
                         expected=f"{dim + 1} or more, one for each dimension",
                     )
-                if isinstance(n.indices[dim], Index):
-                    return n.indices[dim]
+                found = n.indices[dim]
+                if isinstance(found, Index):
+                    return found
         return None
 
     def dim_name(self, name: str, dim: int) -> str:
@@ -126,7 +128,10 @@ class _Bind:
             if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name:
                 if len(n.indices) != s.rank:
                     raise error(
-                        "rank", name=name, got=len(n.indices), expected=f"{s.rank} axes for its shape"
+                        "rank",
+                        name=name,
+                        got=len(n.indices),
+                        expected=f"{s.rank} axes for its shape",
                     )
         if s.format.startswith("like:"):
             return self.like(name, s, self.tensors[s.format[5:]])
@@ -149,7 +154,9 @@ class _Bind:
         strides = None
         if s.strided is not None:
             strides = tuple(
-                Const(1, "i64") if d == s.strided else self.rule(f"{name}_s{d}", name, d, stride=True)
+                Const(1, "i64")
+                if d == s.strided
+                else self.rule(f"{name}_s{d}", name, d, stride=True)
                 for d in range(s.rank)
             )
         values = Buffer(name, s.dtype, shape, "in", strides)
@@ -338,7 +345,9 @@ class _Bind:
                     blocks = [
                         ax.length
                         for ax in t.axes
-                        if ax.extent == "fixed" and isinstance(ax.length, Const) and ax.parent is None
+                        if ax.extent == "fixed"
+                        and isinstance(ax.length, Const)
+                        and ax.parent is None
                     ]
                     if len(target.indices) == len(f.indices):
                         made = (stored, *blocks, *t.shape[2:])
@@ -358,7 +367,8 @@ class _Bind:
         return None
 
     def tail(self, target: Load) -> list[tuple[Index, Expr]]:
-        return [(ix, self.sizes[f"n_{ix.name}"]) for ix in target.indices[2:]]
+        held = [ix for ix in target.indices[2:] if isinstance(ix, Index)]
+        return [(ix, self.sizes[f"n_{ix.name}"]) for ix in held]
 
 
 @dataclass(frozen=True)
@@ -391,4 +401,3 @@ _TREES: dict[str, Any] = {
     "bsc": lambda self, name, s, shape: self.blocked(name, s, shape, 1),
     "ragged": _Bind.variable,
 }
-

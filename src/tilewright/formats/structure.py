@@ -56,7 +56,17 @@ class Structure:
     plans       what later parts prepare for this structure, by their own keys
     """
 
-    __slots__ = (*ARRAYS, *DERIVED, "format", "shape", "block", "block_name", "ordered", "plans", "__weakref__")
+    __slots__ = (
+        *ARRAYS,
+        *DERIVED,
+        "format",
+        "shape",
+        "block",
+        "block_name",
+        "ordered",
+        "plans",
+        "__weakref__",
+    )
 
     def __init__(
         self,

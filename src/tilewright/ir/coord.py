@@ -19,6 +19,8 @@ over any other index, over its whole range. Nothing stored: the monoid's identit
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, named, node
@@ -108,8 +110,8 @@ class Assign(Stmt):
 class Append(Stmt):
     """for over, in order: if where: list[group..., count[group]++] = value"""
 
-    list: Tensor
-    count: Tensor
+    list: Any
+    count: Any
     group: tuple[Index, ...]
     over: tuple[Index, ...]
     where: Expr

@@ -224,7 +224,7 @@ def _weak(literal: str, other: str) -> bool:
     return other in FLOATS or (literal in INTS and other in INTS)
 
 
-_FOLD = {
+_FOLD: dict[str, Any] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -265,7 +265,9 @@ def _neutral_right(op: str, a: Expr, b: Expr) -> Expr | None:
     """x + 0, x * 1, x // 1, x & true -> x;  int x * 0 -> 0"""
     if not isinstance(b, Const):
         return None
-    if (op in "+-" and b.value == 0 or op in ("*", "//", "/") and b.value == 1) and _keeps(a, b):
+    if ((op in "+-" and b.value == 0) or (op in ("*", "//", "/") and b.value == 1)) and _keeps(
+        a, b
+    ):
         integral = op == "/" and dtype_of(a) not in FLOATS
         return None if integral else a
     if op == "*" and b.value == 0 and dtype_of(a) in INTS:

@@ -1,13 +1,13 @@
 """Stage II: position space. Coordinates have become positions; bounds, lookups and inits are explicit.
 
-    program := Program(name, buffers, sizes, scalars, body)
-    stmt    := For(var, lo, hi, body) | statements of ir/stmt.py
-    expr    := shared expressions, loads by position (one index for each dimension of the buffer)
-             | Lookup(buffer, lo, hi, key)    position of key in a sorted range, or -1
+program := Program(name, buffers, sizes, scalars, body)
+stmt    := For(var, lo, hi, body) | statements of ir/stmt.py
+expr    := shared expressions, loads by position (one index for each dimension of the buffer)
+         | Lookup(buffer, lo, hi, key)    position of key in a sorted range, or -1
 
-    for i in 0:n_i
-      for p in a_indptr[i]:a_indptr[i + 1]
-        let j = a_indices[p]
+for i in 0:n_i
+  for p in a_indptr[i]:a_indptr[i + 1]
+    let j = a_indices[p]
 """
 
 from __future__ import annotations

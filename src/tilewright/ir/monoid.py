@@ -105,7 +105,9 @@ def join_lanes(
 
 
 def _bind_lanes(n: Any, lanes: tuple[Var, ...]) -> Expr | None:
-    return LaneReduce(n.op, lanes, n.a) if isinstance(n, LaneReduce) and n.lanes == (LANES,) else None
+    return (
+        LaneReduce(n.op, lanes, n.a) if isinstance(n, LaneReduce) and n.lanes == (LANES,) else None
+    )
 
 
 def func(params: str, body: Any, dtype: str) -> Func:
@@ -184,7 +186,11 @@ def _softmax_sum(name: str, d: str, unit: float) -> Monoid:
         ("top", "total", "acc"),
         (d, d, d),
         (Const(-math.inf, d), zero, zero),
-        func("s v", lambda s, v: (s * c, select(eq(s, Const(-math.inf, d)), zero, Const(1.0, d)), v), d),
+        func(
+            "s v",
+            lambda s, v: (s * c, select(eq(s, Const(-math.inf, d)), zero, Const(1.0, d)), v),
+            d,
+        ),
         func("m1 s1 a1 m2 s2 a2", combine, d),
         func(
             "m s a",
@@ -227,7 +233,9 @@ def _logsumexp(d: str) -> Monoid:
         (Const(-math.inf, d), zero),
         func("s", lambda s: (s * c, select(eq(s, Const(-math.inf, d)), zero, Const(1.0, d))), d),
         func("m1 s1 m2 s2", combine, d),
-        func("m s", lambda m, s: select(eq(s, zero), Const(-math.inf, d), m / c + unary("log", s)), d),
+        func(
+            "m s", lambda m, s: select(eq(s, zero), Const(-math.inf, d), m / c + unary("log", s)), d
+        ),
         None,
         func("mx sm s", fold, d),
         func("m1 s1 m2 s2", join, d),

@@ -2,7 +2,8 @@
 
     stmt := Let(var, value) | Init(state, monoid) | Fold(state, monoid, args) | Join(state, monoid, other)
           | Store(buffer, indices, value) | Guard(cond, body) | If(cond, then, orelse)
-          | Append(list, count, where, value, slot) | Prefetch(buffer, indices) | Publish(state, monoid, slot, nth, pieces, body)
+          | Append(list, count, where, value, slot) | Prefetch(buffer, indices)
+          | Publish(state, monoid, slot, nth, pieces, body)
 
 A reduction is Init, then Fold inside loops, then a Let of the finalised state. Join combines two states.
 Guard is the mask in force: its body happens only where cond holds, lane by lane.

@@ -6,7 +6,8 @@
              | Store(buffer, offsets, value, mask) | Arrive(var, buffer, offset) | Barrier()
     expr    := Const | Var | Bin | Un | Select | Cast (operands broadcast by Expand)
              | ProgramId() | Arange(dim) | Full(value, dtype, dims) | Expand(a, have, want)
-             | Load(buffer, offsets, mask, fill, fresh) | Dot(a, b, acc) | Trans(a) | Reduce(op, a, axis) | Scan(op, a, axis)
+             | Load(buffer, offsets, mask, fill, fresh) | Dot(a, b, acc) | Trans(a)
+             | Reduce(op, a, axis) | Scan(op, a, axis)
 
 A variable set before a For and set again inside it is carried by the loop. `offsets` are added to the
 pointer one after the other, so that an address stays (base + row part) + column part.

@@ -1,6 +1,6 @@
 """The words of the notation: reductions over axes, and scalar functions.
 
-    y[i, f] = max(j, a[i, j] * relu(x[j, f]))
+y[i, f] = max(j, a[i, j] * relu(x[j, f]))
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilewright.ir.expr import Const, Expr, const, maximum, minimum, select, unary
+from tilewright.ir.expr import Const, Expr, const, select, unary
 from tilewright.language.trace import Parts, both, reduce
 
 
@@ -100,7 +100,18 @@ def leaky_relu(e: Any, slope: float = 0.01) -> Expr:
 
 
 __all__ = [
-    *("sum", "max", "min", "mean", "logsumexp", "softmax_sum", "softmax2_sum", "softmax_sum_lse", "where", "relu"),
+    *(
+        "sum",
+        "max",
+        "min",
+        "mean",
+        "logsumexp",
+        "softmax_sum",
+        "softmax2_sum",
+        "softmax_sum_lse",
+        "where",
+        "relu",
+    ),
     *("exp", "log", "sqrt", "abs", "sigmoid", "tanh", "gelu", "silu", "leaky_relu"),
     *("maximum", "minimum"),
 ]

@@ -51,7 +51,9 @@ class _Back:
     t: Traced
     first: list[Traced] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
-    found: list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]] = field(default_factory=list)
+    found: list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]] = field(
+        default_factory=list
+    )
 
     def ref(self, name: str) -> Ref:
         known = {r.name: r for r in self.t.refs}
@@ -59,9 +61,7 @@ class _Back:
 
     # --- the walk ---------------------------------------------------------------------------------
 
-    def visit(
-        self, e: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Load, ...]
-    ) -> None:
+    def visit(self, e: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Load, ...]) -> None:
         """g is the adjoint of e; axes are all indices in scope; held are accesses that drive it."""
         match e:
             case Const() | Index() | Var() | Stored():
@@ -202,8 +202,16 @@ class _Back:
                 refs[like] = self.ref(like)
         params = (*inputs, *(v.name for v in scalars), out)
         return Traced(
-            label, params, inputs, (out,), scalars, tuple(refs.values()), (s,), sized,
-            self.t.unique, wide=like is None,
+            label,
+            params,
+            inputs,
+            (out,),
+            scalars,
+            tuple(refs.values()),
+            (s,),
+            sized,
+            self.t.unique,
+            wide=like is None,
         )
 
 

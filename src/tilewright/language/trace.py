@@ -20,7 +20,7 @@ from typing import Any
 from tilewright.ir.coord import Append, Assign, Index, Reduce, Stmt
 from tilewright.ir.expr import Expr, Load, Var, const
 from tilewright.ir.monoid import Monoid, monoids
-from tilewright.ir.node import Node, named, walk
+from tilewright.ir.node import Node, named, parts, walk
 from tilewright.support.errors import error
 
 
@@ -68,7 +68,7 @@ class _Trace:
 
 
 class Param:
-    """What a traced function sees: `x[j, f]` reads, `y[i, f] = ...` writes; indices that the target lacks are summed."""
+    """What a traced function sees: `x[j, f]` reads, `y[i, f] = ...` writes and sums over indices it lacks."""
 
     def __init__(self, ref: Ref, trace: _Trace) -> None:
         self._ref, self._trace = ref, trace
@@ -120,12 +120,16 @@ class Parts:
         return [Reduce(self.monoid, self.over, self.args, k) for k in range(n)]
 
 
-def append(into: Param, count: Param, value: Any, *, where: Any, over: Any, group: Any = ()) -> None:
+def append(
+    into: Param, count: Param, value: Any, *, where: Any, over: Any, group: Any = ()
+) -> None:
     """append(list, count, value, where=predicate, over=axes): a compacted list of what satisfies it"""
     trace = _CURRENT[-1]
     for p in (into, count):
         trace.assigned.setdefault(p._ref.name)
-    made = Append(into._ref, count._ref, _indices(group), _indices(over), const(where), const(value))
+    made = Append(
+        into._ref, count._ref, _indices(group), _indices(over), const(where), const(value)
+    )
     trace.body.append(made)
 
 
@@ -184,7 +188,9 @@ def _check(name: str, params: tuple[str, ...], outs: tuple[str, ...], body: list
         raise error("program-output", name=name, got="assigns no parameter")
     if set(params[len(params) - len(outs) :]) != set(outs):
         raise error(
-            "program-output", name=name, got=f"assigns {', '.join(outs)}, which are not its last ones"
+            "program-output",
+            name=name,
+            got=f"assigns {', '.join(outs)}, which are not its last ones",
         )
 
 
@@ -212,8 +218,6 @@ def free_indices(e: Any) -> list[Index]:
         return [n for ix in e.indices for n in free_indices(ix)]
     out: list[Index] = []
     if isinstance(e, Node) and not isinstance(e, Ref | Var | Monoid):
-        for name in e.__slots__:
-            v = getattr(e, name)
-            for c in v if isinstance(v, tuple) else (v,):
-                out.extend(free_indices(c))
+        for c in parts(e):
+            out.extend(free_indices(c))
     return out

@@ -1,6 +1,6 @@
 """Stage II -> stage III: every buffer becomes flat, every loop gets a kind (serial, to begin with).
 
-    x[j, f]  ->  x[j * n_f + f]          for i in 0:n  ->  serial i in 0:n
+x[j, f]  ->  x[j * n_f + f]          for i in 0:n  ->  serial i in 0:n
 """
 
 from __future__ import annotations

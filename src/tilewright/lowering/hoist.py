@@ -1,6 +1,6 @@
 """Tile form: what a loop does not change moves in front of it (loads too).
 
-    for p in s:e: q = load(Q + m); acc = dot(q, ...)   ->   q = load(Q + m); for p in s:e: acc = dot(q, ...)
+for p in s:e: q = load(Q + m); acc = dot(q, ...)   ->   q = load(Q + m); for p in s:e: acc = dot(q, ...)
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def _statement(s: Any, once: set[Var]) -> list[tile.Stmt]:
 
 
 def _split(loop: Var, body: Body, once: set[Var]) -> tuple[list[tile.Stmt], Body]:
-    changed = {loop} | {s.var for s in walk(body) if isinstance(s, tile.Set | tile.Arrive | tile.FetchAdd)}
+    changed = {loop} | {
+        s.var for s in walk(body) if isinstance(s, tile.Set | tile.Arrive | tile.FetchAdd)
+    }
     changed |= {s.var for s in walk(body) if isinstance(s, tile.For | tile.Unroll)}
     written = {s.buffer for s in walk(body) if isinstance(s, tile.Store)}
     moved: list[tile.Stmt] = []

@@ -124,7 +124,17 @@ class _Lower:
                 got="more than two dimensions are stored",
                 expected="two stored dimensions, dense ones after them",
             )
-        first, *rest = (ix for _, ix in sorted(zip(map(t.axes.index, (c[0][0] for c in t.coords[:2])), lead.indices[:2], strict=True), key=lambda p: p[0]))
+        first, *rest = (
+            ix
+            for _, ix in sorted(
+                zip(
+                    map(t.axes.index, (c[0][0] for c in t.coords[:2])),
+                    lead.indices[:2],
+                    strict=True,
+                ),
+                key=lambda p: p[0],
+            )
+        )
         if t.axes[0].kind == "sparse" and first in held and any(ix not in held for ix in rest):
             raise error(
                 "unsupported",
@@ -168,7 +178,7 @@ class _Walk:
                     return list(parts)
         return [(None, 1)]
 
-    def order(self, todo: list) -> list:  # type: ignore[type-arg]
+    def order(self, todo: list) -> list:
         """Storage axes keep the order of the tree; others stay where they were written."""
         path = self.lead.buffer.axes if self.lead is not None else ()
         slots = [n for n, (_, (ax, _)) in enumerate(todo) if ax is not None]
@@ -178,7 +188,7 @@ class _Walk:
             made[n] = item
         return made
 
-    def along(self, todo: list, env: _Env, leaf: Callable[[_Env], Block]) -> Block:  # type: ignore[type-arg]
+    def along(self, todo: list, env: _Env, leaf: Callable[[_Env], Block]) -> Block:
         if not todo:
             return leaf(env)
         (ix, (ax, scale)), rest = todo[0], todo[1:]

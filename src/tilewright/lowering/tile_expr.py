@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -114,9 +114,10 @@ class Tiler:
             return t.e
         return tile.Expand(t.e, tuple(v.name for v in t.lanes), tuple(v.name for v in want))
 
-    def masking(self, lanes: Sequence[Var]) -> list[Var]:
+    def masking(self, lanes: Iterable[Var]) -> list[Var]:
         """The guards in force whose lanes are all among these."""
-        return [g for g in self.guards if set(self.env[g].lanes) <= set(lanes)]
+        held = set(lanes)
+        return [g for g in self.guards if set(self.env[g].lanes) <= held]
 
     def mask(self, lanes: Lanes) -> Expr | None:
         made: Expr | None = None
@@ -130,7 +131,9 @@ class Tiler:
     def shared(self, exprs: Sequence[Expr]) -> list[Tiled]:
         """Several expressions; what occurs more than once is computed once."""
         self.memo.clear()
-        count = Counter(n for e in exprs for n in walk(e) if isinstance(n, Bin | Un | Select | LaneReduce))
+        count = Counter(
+            n for e in exprs for n in walk(e) if isinstance(n, Bin | Un | Select | LaneReduce)
+        )
         self.repeated = {n for n, k in count.items() if k > 1}
         made = [self.value(e) for e in exprs]
         self.repeated = set()
@@ -211,7 +214,9 @@ class Tiler:
                 return self.is_sum(a) and self.is_sum(b)
             case Bin("*", a, b) if not self.lanes(b):
                 return self.is_sum(a)
-        return e in self.dims or e in self.sums or isinstance(e, Var | Const) and not self.lanes(e)
+        return (
+            e in self.dims or e in self.sums or (isinstance(e, Var | Const) and not self.lanes(e))
+        )
 
     def terms(self, e: Expr) -> list[Expr]:
         """A sum, multiplied out as far as that parts scalars from lanes: (b * 128 + n) * d -> b * 128 * d + n * d"""
@@ -233,7 +238,9 @@ class Tiler:
                 return self.value(term)
             case Bin("*", Var() as a, _) if a in self.dims:
                 return self.value(term)
-            case Bin("*", a, (Const() | Var()) as b) if dtype_of(b) == "i32" or isinstance(b, Const):
+            case Bin("*", a, (Const() | Var()) as b) if dtype_of(b) == "i32" or isinstance(
+                b, Const
+            ):
                 t, u = self.value(a), self.value(b)
                 lanes = self.sort({*t.lanes, *u.lanes})
                 return Tiled(
@@ -326,7 +333,9 @@ class Tiler:
                 return inner if inner is not None and inner.value == 0 and op else None
             case Bin(op, a, b):
                 x, y = self.outside(a, guard), self.outside(b, guard)
-                if op == "*" and (self.is_scalar(a) and _is_zero(y) or self.is_scalar(b) and _is_zero(x)):
+                if op == "*" and (
+                    (self.is_scalar(a) and _is_zero(y)) or (self.is_scalar(b) and _is_zero(x))
+                ):
                     return _zero(dtype_of(e))
                 made = None if x is None or y is None else binary(op, x, y)
             case _:

@@ -58,7 +58,9 @@ def pow2(n: int) -> int:
 
 
 def refuse(what: str, reason: str, cure: str) -> Exception:
-    return error("illegal", name=what, got=reason, expected="a schedule with a tile form", cure=cure)
+    return error(
+        "illegal", name=what, got=reason, expected="a schedule with a tile form", cure=cure
+    )
 
 
 class _Lower:
@@ -161,7 +163,9 @@ class _Lower:
     def serial(self, s: Loop) -> None:
         lo, hi = self.t.value(s.lo), self.t.value(s.hi)
         if lo.lanes or hi.lanes:
-            raise refuse(f"loop {s.var.name}", "its bounds differ from lane to lane", "pad the rows")
+            raise refuse(
+                f"loop {s.var.name}", "its bounds differ from lane to lane", "pad the rows"
+            )
         v = self.t.fresh(s.var.name, s.var.dtype)
         self.t.types[v] = ()
         self.t.env[s.var] = Tiled(v, ())
@@ -195,12 +199,10 @@ class _Lower:
         rest = [t for t in terms if t not in self.t.dims]
         if len(mine) != 1 or not rest or any(self.t.lanes(t) for t in rest):
             return c
-        extent = Const(self.t.dims[mine[0]], "i64")  # type: ignore[index]
+        extent = Const(self.t.dims[mine[0]], "i64")
         return mine[0] < cast("i32", minimum(c.b - sum(rest, const(0)), extent))
 
-    def branch(
-        self, c: Expr, then: tuple[stmt.Stmt, ...], orelse: tuple[stmt.Stmt, ...]
-    ) -> None:
+    def branch(self, c: Expr, then: tuple[stmt.Stmt, ...], orelse: tuple[stmt.Stmt, ...]) -> None:
         cond = self.t.value(c)
         if cond.lanes:
             raise refuse("if", f"{c} differs from lane to lane", "use a guard")

@@ -22,9 +22,7 @@ from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
 
-def attention_blocks(
-    mask: Param, q: Param, k: Param, v: Param, scale: Any, o: Param
-) -> None:
+def attention_blocks(mask: Param, q: Param, k: Param, v: Param, scale: Any, o: Param) -> None:
     b, g, i, j, e, d = axes("b g i j e d")
     score = mask[i, j] * fn.sum(e, (q[b, g, i, e] * scale) * k[b, j, e])
     o[b, g, i, d] = fn.softmax2_sum(j, score, v[b, j, d])
@@ -57,7 +55,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
     where = "attention(q, k, v, mask)"
     if not isinstance(mask, SparseTensor) or mask.structure.format != "block_mask":
         got = mask.structure.format if isinstance(mask, SparseTensor) else type(mask).__name__
-        raise error("layout", where=where, name="mask", got=got, expected="a block mask: tw.block_mask(bits)")
+        raise error(
+            "layout",
+            where=where,
+            name="mask",
+            got=got,
+            expected="a block mask: tw.block_mask(bits)",
+        )
     rank = q.dim() if isinstance(q, Tensor) and q.dim() in (3, 4) else 4
     for name, t in (("q", q), ("k", k), ("v", v)):
         check_dense(where, name, t, rank, mask.device, "mask")
@@ -69,13 +73,23 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
         raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
     heads, kv = q.shape[-3], k.shape[-3]
     fits = heads == kv or (gqa and kv and heads % kv == 0)
-    if not fits or k.shape[-1] != q.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-3] != k.shape[:-3]:
+    if (
+        not fits
+        or k.shape[-1] != q.shape[-1]
+        or k.shape[:-1] != v.shape[:-1]
+        or q.shape[:-3] != k.shape[:-3]
+    ):
         expected = f"heads, keys and features to fit q {tuple(q.shape)} and v {tuple(v.shape)}"
         raise error("shape", where=where, name="k", got=tuple(k.shape), expected=expected)
 
 
 def _call(
-    q: Tensor, k: Tensor, v: Tensor, mask: SparseTensor, scale: float | None, setting: Setting | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: SparseTensor,
+    scale: float | None,
+    setting: Setting | None,
 ) -> tuple[str, list[Tensor], list[int], list[float]]:
     """Heads in two dimensions: [batch * kv heads, query heads each, S, d]."""
     kv = math.prod(k.shape[:-2])
@@ -108,5 +122,3 @@ def plan(
 ) -> Launch:
     """A bound launch; setting: bm, bn, warps, stages."""
     return Launch(*_call(q, k, v, mask, scale, setting))
-
-

@@ -1,6 +1,6 @@
 """Which back end serves a device: C on the CPU, Triton on CUDA.
 
-    with backend("triton"): ...     # CPU tensors through Triton's interpreter (TRITON_INTERPRET=1), for tests
+with backend("triton"): ...     # CPU tensors through Triton's interpreter (TRITON_INTERPRET=1), for tests
 """
 
 from __future__ import annotations

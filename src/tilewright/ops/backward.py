@@ -32,7 +32,9 @@ def backward(
     outs = made.template.traced.outputs
     for k, g in enumerate(grads[1:], 1):
         if g is not None:
-            raise error("no-gradient", name=made.template.traced.name, got=f"output {outs[k]} has none")
+            raise error(
+                "no-gradient", name=made.template.traced.name, got=f"output {outs[k]} has none"
+            )
     if grads[0] is None:
         return [None] * len(tensors)
     work.add_gradient(f"d_{outs[0]}", grads[0])
@@ -59,7 +61,12 @@ class _Work:
     """Tensors by name, growing as intermediates are made."""
 
     def __init__(
-        self, run: Any, made: Any, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
+        self,
+        run: Any,
+        made: Any,
+        tensors: Sequence[Tensor],
+        ints: Sequence[Any],
+        floats: Sequence[float],
     ) -> None:
         self.run, self.entry, self.floats = run, made, floats
         self.args: dict[str, Arg] = {a.name: a for a in made.args}
@@ -69,9 +76,13 @@ class _Work:
     def add_gradient(self, name: str, g: Tensor) -> None:
         """The gradient of an output: on a structure when the output was."""
         out = self.entry.steps[-1].bound.program.outputs[0]
-        lead = [a for a in self.entry.args if out.sparse and a.kind != "dense" and ":" not in a.kind]
+        lead = [
+            a for a in self.entry.args if out.sparse and a.kind != "dense" and ":" not in a.kind
+        ]
         g = g.contiguous()
-        self.args[name] = like_arg(name, g, lead[0].name, lead[0].block) if lead else dense_arg(name, g)
+        self.args[name] = (
+            like_arg(name, g, lead[0].name, lead[0].block) if lead else dense_arg(name, g)
+        )
         self.tensors[name] = g
 
     def add_result(self, t: Traced) -> None:

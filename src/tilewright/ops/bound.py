@@ -1,6 +1,6 @@
 """A bound launch: everything decided, outputs in place; what benchmarks capture and users may replay.
 
-    plan = spmm.plan(A, x); plan.launch(); plan.out
+plan = spmm.plan(A, x); plan.launch(); plan.out
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ class Launch:
     """One kernel on given tensors, into `out`. `launch()` enqueues it and nothing else."""
 
     def __init__(
-        self, program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float] = ()
+        self,
+        program: str,
+        tensors: Sequence[Tensor],
+        ints: Sequence[int],
+        floats: Sequence[float] = (),
     ) -> None:
         device = next(t.device for t in tensors)
         step = entry(program, backend_of(device)).steps[0]

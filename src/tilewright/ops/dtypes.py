@@ -23,6 +23,9 @@ def name_of(d: torch.dtype, what: str = "a tensor") -> str:
     made = NAMES.get(d)
     if made is None:
         raise error(
-            "dtype", name=what, got=d, expected="float64, float32, float16, bfloat16, int64 or int32"
+            "dtype",
+            name=what,
+            got=d,
+            expected="float64, float32, float16, bfloat16, int64 or int32",
         )
     return made

@@ -1,6 +1,6 @@
 """tw.einsum: a product of operands summed over the letters that the output lacks.
 
-    y = einsum("ij,jf->if", A, x)
+y = einsum("ij,jf->if", A, x)
 """
 
 from __future__ import annotations
@@ -64,4 +64,6 @@ def _check(subscripts: str, groups: list[str], arrow: str, right: str, count: in
         raise refuse("each letter once in a group (no diagonals)")
     missing = set(right) - set("".join(groups))
     if missing:
-        raise refuse(f"output letters that stand in an operand; {', '.join(sorted(missing))} does not")
+        raise refuse(
+            f"output letters that stand in an operand; {', '.join(sorted(missing))} does not"
+        )

@@ -68,7 +68,9 @@ class Entry:
         for step in self.steps:
             padded = [*pool, *(like for _ in step.missing)]
             sizes = [_size(step, n, padded, ints) for n in step.size_names]
-            for t, o in zip(step.bound.program.outputs, step.outputs(sizes, like, True), strict=True):
+            for t, o in zip(
+                step.bound.program.outputs, step.outputs(sizes, like, True), strict=True
+            ):
                 made[t.name] = o
                 pool.append(o)
         return [made[n] for n in self.template.traced.outputs]

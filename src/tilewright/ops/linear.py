@@ -61,7 +61,13 @@ def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
         )
     if sparse.dtype == torch.bool:
         if sparse.shape[0] != x.shape[0]:
-            raise error("shape", where=where, name="sparse", got=tuple(sparse.shape), expected=f"{x.shape[0]} rows")
+            raise error(
+                "shape",
+                where=where,
+                name="sparse",
+                got=tuple(sparse.shape),
+                expected=f"{x.shape[0]} rows",
+            )
         return sparse.nonzero()[:, 0]
     if sparse.dtype not in (torch.int32, torch.int64):
         raise error("index-dtype", where=where, name="sparse", got=sparse.dtype)
@@ -77,7 +83,9 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
     if b is not None:
         check_dense(where, "b", b, 1, x.device, "x")
         if b.shape[0] != w.shape[0]:
-            raise error("shape", where=where, name="b", got=tuple(b.shape), expected=f"{w.shape[0]} entries")
+            raise error(
+                "shape", where=where, name="b", got=tuple(b.shape), expected=f"{w.shape[0]} entries"
+            )
 
 
 def _call(

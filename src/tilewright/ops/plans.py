@@ -91,7 +91,9 @@ def listed(
     for structure, labels, wanted in ((s, LIST, True), (s.transposed, T_LIST, backward)):
         if structure is None or not wanted:
             continue
-        chosen = choose(structure, span, dtype) if setting is None else complete(setting, s, span, dtype)
+        chosen = (
+            choose(structure, span, dtype) if setting is None else complete(setting, s, span, dtype)
+        )
         work = work_list_of(structure, chosen)
         tiles = -(-span // chosen["width"])
         names += labels

@@ -1,10 +1,10 @@
 """@tw.program: an operator of the user's own, from index notation to a differentiable torch function.
 
-    @program
-    def relu_max(a, x, y):
-        i, j, f = axes("i j f")
-        y[i, f] = fn.max(j, a[i, j] * fn.relu(x[j, f]))
-    y = relu_max(A, X)
+@program
+def relu_max(a, x, y):
+    i, j, f = axes("i j f")
+    y[i, f] = fn.max(j, a[i, j] * fn.relu(x[j, f]))
+y = relu_max(A, X)
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Program:
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs, in the order of the parameters: dense tensors, or SparseTensors on an input's structure."""
-        scalars = tuple(n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float))
+        scalars = tuple(
+            n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float)
+        )
         traced = self.trace(scalars)
         given = [v for n, v in zip(self.params, inputs, strict=False) if n not in scalars]
         if len(inputs) != len(traced.inputs) + len(scalars):
@@ -121,7 +123,9 @@ def _check(args: list[Arg], tensors: list[Tensor], where: str) -> None:
     names = [n for a in args for n in a.names]
     for name, t in zip(names, tensors, strict=True):
         if t.device != first:
-            raise error("device", where=where, name=name, got=t.device, other=names[0], expected=first)
+            raise error(
+                "device", where=where, name=name, got=t.device, other=names[0], expected=first
+            )
 
 
 def _entry(text: str, backend: str) -> tuple[bool, ...]:

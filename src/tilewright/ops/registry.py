@@ -1,7 +1,7 @@
 """Templates: every traced program by name, with its gradient, made once.
 
-    register(traced)                 # under its name; users' programs carry a hash
-    template("spmm_sum").grad        # reverse mode, when somebody asks
+register(traced)                 # under its name; users' programs carry a hash
+template("spmm_sum").grad        # reverse mode, when somebody asks
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.ir.coord import Assign
+from tilewright.ir.coord import Append, Assign
 from tilewright.ir.node import walk
 from tilewright.language.grad import Gradient, gradient
 from tilewright.language.trace import Ref, Traced
@@ -31,15 +31,24 @@ class Template:
         if len(t.body) == 1:
             return t
         refs = {m.name: m for m in walk(s) if isinstance(m, Ref)}
-        outs = {m.buffer.name for m in s.targets} if isinstance(s, Assign) else {s.list.name, s.count.name}  # type: ignore[attr-defined]
+        written = s.targets if isinstance(s, Assign) else ()
+        outs = {m.buffer.name for m in written}
+        if isinstance(s, Append):
+            outs = {s.list.name, s.count.name}
         inputs = tuple(x for x in refs if x not in outs)
         outputs = tuple(x for x in refs if x in outs)
         scalars = tuple(v for v in t.scalars if any(m is v for m in walk(s)))
         params = (*inputs, *(v.name for v in scalars), *outputs)
         name = f"{t.name}_{n}"
         return replace(
-            t, name=name, params=params, inputs=inputs, outputs=outputs, scalars=scalars,
-            refs=tuple(refs.values()), body=(s,),
+            t,
+            name=name,
+            params=params,
+            inputs=inputs,
+            outputs=outputs,
+            scalars=scalars,
+            refs=tuple(refs.values()),
+            body=(s,),
         )
 
     @cached_property
@@ -57,5 +66,3 @@ def register(traced: Traced) -> Template:
 
 def template(name: str) -> Template:
     return TEMPLATES[name]
-
-

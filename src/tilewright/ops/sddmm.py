@@ -61,7 +61,9 @@ def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     """
     a = as_sparse(A, "sddmm(A, x, z)")
     if op not in OPS:
-        raise error("argument", where="sddmm(A, x, z)", name="op", got=repr(op), expected=f"one of {OPS}")
+        raise error(
+            "argument", where="sddmm(A, x, z)", name="op", got=repr(op), expected=f"one of {OPS}"
+        )
     vector = isinstance(x, Tensor) and isinstance(z, Tensor) and x.dim() == z.dim() == 1
     if vector:
         x, z = x[:, None], z[:, None]
@@ -85,7 +87,11 @@ def _call(
         expected = f"{x.shape[1]} features, as many as x"
         raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
     a = rows_first(a)
-    if a.structure.format == "csr" and a.structure.row_of is None and not torch.compiler.is_compiling():
+    if (
+        a.structure.format == "csr"
+        and a.structure.row_of is None
+        and not torch.compiler.is_compiling()
+    ):
         a.structure.rows_stored()
     arg, tensors, ints = bundle("a", a)
     if setting is not None:

@@ -1,6 +1,6 @@
 """Tile settings: packed into one integer for the trip through torch, and chosen when nobody chose.
 
-    pack({"rows": 8, "unroll": 4, "width": 128, "warps": 1})  ->  an int;  unpack gives it back
+pack({"rows": 8, "unroll": 4, "width": 128, "warps": 1})  ->  an int;  unpack gives it back
 """
 
 from __future__ import annotations

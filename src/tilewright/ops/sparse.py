@@ -1,7 +1,7 @@
 """From what users pass to what the operator takes: structures, views, plans, checks.
 
-    lead = as_sparse(A, "spmm(A, x)")      # SparseTensor of a torch, SciPy or tilewright matrix
-    arg, tensors, ints = bundle("a", lead)
+lead = as_sparse(A, "spmm(A, x)")      # SparseTensor of a torch, SciPy or tilewright matrix
+arg, tensors, ints = bundle("a", lead)
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def check_dense(
         got = t.layout if isinstance(t, Tensor) else type(t).__name__
         raise error("layout", where=where, name=name, got=got, expected="a dense (strided) tensor")
     if t.dim() != rank:
-        raise error("shape", where=where, name=name, got=tuple(t.shape), expected=f"{rank} dimensions")
+        raise error(
+            "shape", where=where, name=name, got=tuple(t.shape), expected=f"{rank} dimensions"
+        )
     if floating and not t.dtype.is_floating_point:
         raise error("dtype", where=where, name=name, got=t.dtype, expected="a floating point dtype")
     if t.device != device:

@@ -138,13 +138,17 @@ def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
         return
     where = "spmm(A, x)"
     if reduce not in REDUCE:
-        raise error("argument", where=where, name="reduce", got=repr(reduce), expected=f"one of {REDUCE}")
+        raise error(
+            "argument", where=where, name="reduce", got=repr(reduce), expected=f"one of {REDUCE}"
+        )
     check_dense(where, "x", x, 3 if heads else 2, a.device, "A")
     if x.shape[0] != a.shape[1]:
         expected = f"{a.shape[1]} rows, one for each column of A"
         raise error("shape", where=where, name="x", got=tuple(x.shape), expected=expected)
     if heads and reduce != "sum":
-        raise error("argument", where=where, name="reduce", got=reduce, expected="sum with head values")
+        raise error(
+            "argument", where=where, name="reduce", got=reduce, expected="sum with head values"
+        )
 
 
 def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum") -> Launch:

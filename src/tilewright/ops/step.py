@@ -69,7 +69,9 @@ def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
 class Step:
     """A bound statement, ready to run on lists of tensors."""
 
-    def __init__(self, traced: Traced, args: Sequence[Arg], names: Sequence[str], backend: str) -> None:
+    def __init__(
+        self, traced: Traced, args: Sequence[Arg], names: Sequence[str], backend: str
+    ) -> None:
         self.traced, self.backend = traced, backend
         self.args = {a.name: a for a in args}
         self.names = list(names)
@@ -91,7 +93,11 @@ class Step:
 
     def spec(self, a: Arg) -> Spec:
         view = self.views.get(a.name, a.kind)
-        perm = f"{VIEWS[view]['perm']}" in a.arrays if view in VIEWS and "perm" in VIEWS[view] else False
+        perm = (
+            f"{VIEWS[view]['perm']}" in a.arrays
+            if view in VIEWS and "perm" in VIEWS[view]
+            else False
+        )
         if view in ("csc", "bsc"):
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
         return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
@@ -246,11 +252,7 @@ class Step:
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
             return _Ready(self, driver.compile_c(p, exact))
         setting = self.setting(unpack(self.packed(ints)), sizes)
-        divisors = {
-            n: d
-            for n in [*self.narrow, *self.blocked]
-            if (d := divisor(sizes[n])) > 1
-        }
+        divisors = {n: d for n in [*self.narrow, *self.blocked] if (d := divisor(sizes[n])) > 1}
         options = driver.TritonOptions(
             setting.get("warps", 4), setting.get("stages", 3), precision()
         )
@@ -282,9 +284,16 @@ class Step:
         inner = [r for r in self.nest.reductions if r.depth and not r.variable and not r.constant]
         if inner and "inner" not in made:
             made["inner"] = max(16, max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in inner))
-        if self.nest.reductions and not self.nest.rows and self.product is None and "edges" not in made:
+        if (
+            self.nest.reductions
+            and not self.nest.rows
+            and self.product is None
+            and "edges" not in made
+        ):
             made["edges"] = 32
-            reduce = [r for r in self.nest.reductions if not r.variable and not r.constant and not r.depth]
+            reduce = [
+                r for r in self.nest.reductions if not r.variable and not r.constant and not r.depth
+            ]
             if reduce:
                 extent = sizes.get(text(reduce[0].loop.hi), 64)
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
@@ -352,7 +361,9 @@ class _Ready:
         self.size_at = [keep[n] for n in kernel.sizes if n in keep]
         self.same = self.size_at == list(range(len(step.size_names)))
 
-    def extra_sizes(self, step: Step, at: dict[str, int], prefix: str, listed: dict[str, str]) -> Any:
+    def extra_sizes(
+        self, step: Step, at: dict[str, int], prefix: str, listed: dict[str, str]
+    ) -> Any:
         """n_units, n_segs and n_slots of a work list."""
         if not listed:
             return None
@@ -362,7 +373,8 @@ class _Ready:
 
     def allocator(self, step: Step) -> Callable[..., list[Tensor]]:
         """The outputs, as one generated function."""
-        parts, space = [], {"empty": torch.empty, "zeros": torch.zeros}
+        parts: list[str] = []
+        space: dict[str, Any] = {"empty": torch.empty, "zeros": torch.zeros}
         names = ", ".join(step.size_names)
         for k, t in enumerate(step.bound.program.outputs):
             assert t.values is not None
@@ -373,7 +385,11 @@ class _Ready:
         return eval(f"lambda device, {names}: [{', '.join(parts)}]", space)
 
     def run(
-        self, tensors: Sequence[Tensor], sizes: Sequence[int], ints: Sequence[int], floats: Sequence[float]
+        self,
+        tensors: Sequence[Tensor],
+        sizes: Sequence[int],
+        ints: Sequence[int],
+        floats: Sequence[float],
     ) -> list[Tensor]:
         outs = self.alloc(tensors[self.like].device, *sizes)
         if self.kernel.backend == "c":
@@ -461,4 +477,3 @@ def _structure(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, .
         block=arg.blocks,
         check=False,
     )
-

@@ -1,6 +1,6 @@
 """tw.tune: run every setting on the user's own tensors and remember the fastest.
 
-    tune(spmm, A, x)     # -> {"rows": 8, ...}; later calls of spmm on A with this width and dtype use it
+tune(spmm, A, x)     # -> {"rows": 8, ...}; later calls of spmm on A with this width and dtype use it
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tilewright.support.errors import error
 REPEAT = 7
 
 
-def tune(op: Callable[..., Any], A: Any, x: Tensor, *, settings: list[Setting] | None = None) -> Setting:
+def tune(
+    op: Callable[..., Any], A: Any, x: Tensor, *, settings: list[Setting] | None = None
+) -> Setting:
     """The fastest setting of an operator for these tensors; remembered with A's structure.
 
     >>> tune(spmm, A, x)

@@ -1,7 +1,7 @@
 """The cache on disk: files named by the hash of what made them. Atomic, safe under several processes.
 
-    path = entry(key, "so")         # where it lies, whether or not it exists
-    store(path, write)              # write(temporary path), then one rename
+path = entry(key, "so")         # where it lies, whether or not it exists
+store(path, write)              # write(temporary path), then one rename
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counters that tests and users may read: how often something was compiled.
 
-    counters.reset(); ...; assert counters.c_builds == 0
+counters.reset(); ...; assert counters.c_builds == 0
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ def triton_caller(compiled: Any, grid: Callable[..., int]) -> Call:
         programs = grid(*sizes)
         if programs:
             stream = stream_of(tensors[0].get_device())
-            run(programs, 1, 1, stream, function, packed, None, None, None, *where, *sizes, *scalars)
+            run(
+                programs, 1, 1, stream, function, packed, None, None, None, *where, *sizes, *scalars
+            )
 
     return call
 

@@ -36,7 +36,6 @@ class WorkList:
             )
         return self.counters[key]
 
-
     def space(self, width: int, stream: int) -> Tensor:
         """Room for one fp32 partial row for each slot."""
         key = (width, stream)

@@ -36,7 +36,7 @@ def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
         return p
     last = nest.spatial[-1]
     rows = nest.rows
-    if rows is not None and last is rows[0] or not isinstance(last.lo, Const):
+    if (rows is not None and last is rows[0]) or not isinstance(last.lo, Const):
         return p
     name = last.var.name
     if isinstance(last.hi, Const):

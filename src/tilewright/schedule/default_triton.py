@@ -37,7 +37,7 @@ def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
     return _rest_to_grid(p, nest)
 
 
-def _product(p: flat.Program, nest: Nest, product: tuple, setting: Setting) -> flat.Program:  # type: ignore[type-arg]
+def _product(p: flat.Program, nest: Nest, product: tuple, setting: Setting) -> flat.Program:
     m, n, k = (x.name if isinstance(x, Reduction) else x.var.name for x in product)
     for name, key, size in ((m, "bm", 64), (n, "bn", 64)):
         p = step.split(p, name, setting.get(key, size))
@@ -95,7 +95,10 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         p = step.kind(p, f"{name}_o", "grid")
         for r in dense:
             p = _dense_reduction(p, r, setting)
-            if f"{r.name}_i" in {x.var.name for x in loops(p)} and r.folds[0].monoid.lane is not None:
+            if (
+                f"{r.name}_i" in {x.var.name for x in loops(p)}
+                and r.folds[0].monoid.lane is not None
+            ):
                 p = step.rfactor(p, f"{r.name}_i")
         return p
     return _features(p, nest, setting)

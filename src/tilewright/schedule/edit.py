@@ -1,6 +1,6 @@
 """Finding and replacing loops by name: the handle that every primitive uses.
 
-    edit(p, "f", lambda loop: [...])     # the loop over f replaced by statements
+edit(p, "f", lambda loop: [...])     # the loop over f replaced by statements
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tilewright.ir.node import Node
 from tilewright.support.errors import ScheduleError, error
 
 
-def illegal(what: str, reason: str, cure: str = "choose another loop or another step") -> ScheduleError:
+def illegal(
+    what: str, reason: str, cure: str = "choose another loop or another step"
+) -> ScheduleError:
     """The error of a refused primitive."""
     made = error("illegal", name=what, got=reason, expected="a legal step", cure=cure)
     assert isinstance(made, ScheduleError)

@@ -129,7 +129,8 @@ def rfactor(p: flat.Program, name: str) -> flat.Program:
     outer = next(
         loop
         for loop in loops(p)
-        if any(m is inner for m in _all((loop,))) and fold.state[0].name in carried(loop).split(", ")
+        if any(m is inner for m in _all((loop,)))
+        and fold.state[0].name in carried(loop).split(", ")
     )
 
     def place(body: tuple[stmt.Stmt, ...]) -> tuple[stmt.Stmt, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Load, Var, select
+from tilewright.ir.expr import Buffer, Load, Var, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, walk
-from tilewright.schedule.edit import edit, find, illegal, uses
+from tilewright.schedule.edit import edit, find, illegal
 
 
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
@@ -21,29 +21,29 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     def rule(s: Loop) -> list[stmt.Stmt]:
         ahead = select(s.var + distance < s.hi, s.var + distance, s.var)
         hints = [
-            stmt.Prefetch(load.buffer, substitute(load.indices, {let.var: Load(let.value.buffer, (ahead,))}))  # type: ignore[attr-defined]
-            for let, load in gathers
+            stmt.Prefetch(x.buffer, substitute(x.indices, {let.var: Load(table, (ahead,))}))
+            for let, table, x in gathers
         ]
-        at = max(s.body.index(let) for let, _ in gathers) + 1
+        at = max(s.body.index(let) for let, _, _ in gathers) + 1
         return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
 
     return edit(p, name, rule)
 
 
-def _gathers(loop: Loop) -> list[tuple[stmt.Let, Load]]:
+def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
     """Loads addressed through `let j = idx[p]`, one for each buffer."""
     lets = [
-        s
+        (s, s.value.buffer)
         for s in loop.body
         if isinstance(s, stmt.Let) and isinstance(s.value, Load) and s.value.indices == (loop.var,)
     ]
-    found: dict[str, tuple[stmt.Let, Load]] = {}
+    found: dict[str, tuple[stmt.Let, Buffer, Load]] = {}
     for n in walk(loop.body):
         if isinstance(n, Load):
-            for let in lets:
-                inner = {m for m in walk(n.indices) if isinstance(m, Var)}
-                if uses(n.indices, let.var) and not _needs(loop, inner):
-                    found.setdefault(n.buffer.name, (let, n))
+            inner = {m for m in walk(n.indices) if isinstance(m, Var)}
+            for let, table in lets:
+                if let.var in inner and not _needs(loop, inner):
+                    found.setdefault(n.buffer.name, (let, table, n))
     return list(found.values())
 
 
@@ -53,5 +53,3 @@ def _needs(loop: Loop, names: set[Var]) -> bool:
     lanes = {s.var for s in walk(loop.body) if isinstance(s, Loop)}
     first = {s.var for s in loop.body if isinstance(s, stmt.Let)}
     return bool(names & (made - first)) or bool(names & lanes)
-
-

@@ -37,18 +37,16 @@ class _Rows:
 def _match(p: flat.Program, rows: str, entries: str) -> _Rows:
     outer, inner = find(p, rows), find(p, entries)
     what = f"rows({rows}, {entries})"
-    ends = (inner.lo, inner.hi)
-    if not all(isinstance(e, Load) and uses(e, outer.var) for e in ends):
+    lo, hi = inner.lo, inner.hi
+    if not (isinstance(lo, Load) and uses(lo, outer.var) and isinstance(hi, Load)):
         raise illegal(what, f"the bounds of {entries} are not read from a pointer array by {rows}")
-    dtype = inner.lo.buffer.dtype  # type: ignore[union-attr]
+    dtype = lo.buffer.dtype
     return _Rows(
         outer, inner, Var("r", "i32"), Var(f"{rows}_start", dtype), Var(f"{rows}_stop", dtype)
     )
 
 
-def pad(
-    p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1
-) -> flat.Program:
+def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid i_o: lane r in lanes: serial t in 0:longest: where p < stop"""
     m = _match(p, rows, entries)
     i, i_o = m.rows.var, Var(f"{rows}_o")
@@ -60,9 +58,7 @@ def pad(
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
             stmt.Let(i, i_o * lanes + m.r),
-            stmt.Guard(
-                live, (stmt.Let(m.start, m.entries.lo), stmt.Let(m.stop, m.entries.hi))
-            ),
+            stmt.Guard(live, (stmt.Let(m.start, m.entries.lo), stmt.Let(m.stop, m.entries.hi))),
             stmt.Let(longest, LaneReduce("max", (m.r,), select(live, m.stop - m.start, zero))),
             *_guard_stores(body, live),
         )
@@ -93,7 +89,9 @@ def _entries(
         if unroll == 1:
             return [Loop(t, const(0), trip, "serial", (at, guard))]
         t_o, q = Var("t_o", "i32"), Var("q", "i32")
-        copies = Loop(q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), at, guard))
+        copies = Loop(
+            q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), at, guard)
+        )
         return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
 
     return rule
@@ -158,7 +156,9 @@ def _finish(
     """After the reduction: rows are stored by their lane; pieces are joined, published, stored once."""
     at = next((n for n, s in enumerate(body) if isinstance(s, stmt.Init)), None)
     if at is None:
-        return tuple(_descend(s, lambda b: _finish(m, b, field, wide, live, segs, lanes)) for s in body)
+        return tuple(
+            _descend(s, lambda b: _finish(m, b, field, wide, live, segs, lanes)) for s in body
+        )
     init = body[at]
     assert isinstance(init, stmt.Init)
     loop = next((n for n, s in enumerate(body) if n > at and isinstance(s, Loop)), None)
@@ -173,9 +173,7 @@ def _finish(
         if isinstance(s, stmt.Let):
             table[s.var] = Var(f"{s.var.name}_row", s.var.dtype)
     once = substitute(after, table)
-    publish = stmt.Publish(
-        whole, init.monoid, field["slot"], field["nth"], field["pieces"], once
-    )
+    publish = stmt.Publish(whole, init.monoid, field["slot"], field["nth"], field["pieces"], once)
     joined: tuple[stmt.Stmt, ...] = (
         stmt.Init(whole, init.monoid),
         Loop(m.r, const(0), const(lanes), "lane", (stmt.Join(whole, init.monoid, init.state),)),

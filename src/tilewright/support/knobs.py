@@ -1,6 +1,6 @@
 """Every environment flag, typed and documented. Read at the moment of use, so that tests may change them.
 
-    knobs.dump()      # folder of TILEWRIGHT_DUMP, or None
+knobs.dump()      # folder of TILEWRIGHT_DUMP, or None
 """
 
 from __future__ import annotations
