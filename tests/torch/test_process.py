@@ -155,15 +155,3 @@ def test_dump_of_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (folder,) = tmp_path.iterdir()
     stages = [f.name[3:] for f in sorted(folder.iterdir())]
     assert stages == ["coord.coord", "loops.loops", "flat.flat", "scheduled.flat", "tile.tile", "triton.py"]
-
-
-def test_widths_up_to_512_are_exact_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Structures never make a new kernel; a new width makes one, and wide ones share it."""
-    from tilewright.runtime.counters import counters
-
-    A = matrix().to_sparse_csr()
-    tw.spmm(A, randn(12, 513))
-    counters.reset()
-    for width in (514, 600, 1001):
-        tw.spmm(A, randn(12, width))
-    assert counters.c_builds + counters.disk_hits == 0

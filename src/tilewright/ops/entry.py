@@ -88,8 +88,8 @@ def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) ->
     given = step.given_ints()
     if name in given:
         return ints[given[name]]
-    stored = name.removesuffix("_nnz")
-    return pool[at[f"{stored}.indices"]].shape[0]
+    stored = at.get(f"{name.removesuffix('_nnz')}.indices")
+    return None if stored is None else pool[stored].shape[0]  # a size that no output has
 
 
 @cache

@@ -9,6 +9,7 @@ y = relu_max(A, X)
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -19,6 +20,9 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
+from tilewright.ir.coord import Index
+from tilewright.ir.expr import Load
+from tilewright.ir.node import walk
 from tilewright.language.trace import Traced, trace
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
@@ -44,7 +48,7 @@ class Program:
         scalars = tuple(
             n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float)
         )
-        traced = self.trace(scalars)
+        traced = traced_for(self, scalars)
         given = [v for n, v in zip(self.params, inputs, strict=False) if n not in scalars]
         if len(inputs) != len(traced.inputs) + len(scalars):
             raise error(
@@ -81,6 +85,13 @@ class Program:
         return str(next(iter(self.traced.values()))) if self.traced else f"program {self.__name__}"
 
 
+def traced_for(p: Program, scalars: tuple[str, ...]) -> Traced:
+    """`p.trace(scalars)`; a constant to torch.compile."""
+    return p.trace(scalars)
+
+
+traced_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
 _ENTRIES: dict[tuple[str, str], Any] = {}
 
 
@@ -95,7 +106,7 @@ def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
     tensors: list[Tensor] = []
     ints: list[int] = []
     lead: SparseTensor | None = None
-    where = f"{traced.name.rsplit('_', 1)[0]}({', '.join(traced.params)})"
+    where = f"{traced.name}({', '.join(traced.params)})"
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.layout == torch.strided:
             args.append(dense_arg(name, value))
@@ -108,6 +119,7 @@ def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
         tensors += more
         ints += sizes
     _check(args, tensors, where)
+    _check_sizes(traced, inputs, where)
     text = program_text(traced.name, tuple(args))
     outs = run(text, tensors, ints, floats)
     made = _entry(text, backend_of(tensors[0].device))
@@ -126,6 +138,43 @@ def _check(args: list[Arg], tensors: list[Tensor], where: str) -> None:
             raise error(
                 "device", where=where, name=name, got=t.device, other=names[0], expected=first
             )
+
+
+def _check_sizes(traced: Traced, inputs: dict[str, Any], where: str) -> None:
+    """One size for one axis, over all arguments that it addresses."""
+    for axis, places in places_of(traced.name):
+        first, rest = places[0], places[1:]
+        for other in rest:
+            a, b = (_extent(inputs[name], dim) for name, dim in (first, other))
+            if a != b:
+                got = f"{a} in {first[0]} (dimension {first[1]}) and {b} in {other[0]} (dimension {other[1]})"
+                raise error("axis-size", where=where, name=axis, got=got)
+
+
+def _extent(value: Any, dim: int) -> int:
+    if isinstance(value, SparseTensor) and dim >= 2 and value.values is not None:
+        return value.values.shape[dim - 1]
+    return value.shape[dim] if dim < len(value.shape) else -1
+
+
+@functools.cache
+def _places(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    traced = TEMPLATES[name].traced
+    found: dict[Index, dict[tuple[str, int], None]] = {}
+    for n in walk(traced.body):
+        if isinstance(n, Load) and n.buffer.name in traced.inputs:
+            for dim, ix in enumerate(n.indices):
+                if isinstance(ix, Index):
+                    found.setdefault(ix, {}).setdefault((n.buffer.name, dim))
+    return tuple((ix.name, tuple(places)) for ix, places in found.items())
+
+
+def places_of(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    """Where each axis of a program addresses an argument directly; a constant to torch.compile."""
+    return _places(name)
+
+
+places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _entry(text: str, backend: str) -> tuple[bool, ...]:

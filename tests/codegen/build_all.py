@@ -1,0 +1,196 @@
+"""Build every family of Triton kernels for sm_90, without a GPU, and print what they use as JSON.
+
+    python tests/codegen/build_all.py [case ...]  ->  {"triton": "3.6.0", "cases": {"spmm-sum/spmm_sum": {...}}}
+
+Each case calls a public function; where the driver would compile for this machine's GPU it compiles for
+sm_90 instead, and launches do nothing. Run without TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+import tilewright as tw
+from tilewright import driver
+from tilewright.ops.backend import backend
+from tilewright.runtime import build_triton
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+
+# --- cases ------------------------------------------------------------------------------------------
+
+
+def graph(dtype: torch.dtype, prepared: bool = False, rows: int = 64) -> tw.SparseTensor:
+    """Rows of two entries, the first a long one."""
+    at = torch.arange(rows)
+    rows_, cols = torch.cat([at, at, at * 0]), torch.cat([at, (at * 7) % rows, at])
+    made = tw.SparseTensor.from_coo(rows_.int(), cols.int(), torch.ones(3 * rows, dtype=dtype), (rows, rows))
+    made = made.to_format("csr")
+    made = tw.SparseTensor(made.structure.as_csr(), made.values)
+    return made.prepare() if prepared else made
+
+
+def spmm(reduce: str, dtype: torch.dtype, width: int, prepared: bool) -> Callable[[], Any]:
+    return lambda: tw.spmm(graph(dtype, prepared), torch.ones(64, width, dtype=dtype), reduce=reduce)
+
+
+def spmm_backward(reduce: str, dtype: torch.dtype, prepared: bool = True) -> Callable[[], Any]:
+    def go() -> None:
+        A = graph(dtype, prepared)
+        v, x = A.values.clone().requires_grad_(), torch.ones(64, 128, dtype=dtype, requires_grad=True)
+        tw.spmm(A, x, values=v, reduce=reduce).sum().backward()
+
+    return go
+
+
+def sddmm(op: str, dtype: torch.dtype, width: int) -> Callable[[], Any]:
+    return lambda: tw.sddmm(graph(dtype), *(torch.ones(64, width, dtype=dtype) for _ in "xz"), op=op)
+
+
+def rows(dtype: torch.dtype, bm: int, bn: int, bk: int, warps: int, strided: bool = False) -> Callable[[], Any]:
+    setting = {"bm": bm, "bn": bn, "bk": bk, "group": 8, "warps": warps, "stages": 4}
+
+    def go() -> None:
+        w = torch.ones(256, 256, dtype=dtype)
+        x, at = torch.ones(512, 256, dtype=dtype), torch.arange(256)
+        tw.linear.rows_plan(x, w.t() if strided else w, at, setting)
+
+    return go
+
+
+def rows_backward(dtype: torch.dtype) -> Callable[[], Any]:
+    def go() -> None:
+        x, w = (torch.ones(256, 256, dtype=dtype, requires_grad=True) for _ in "xw")
+        tw.linear(x, w, sparse=torch.arange(128)).sum().backward()
+
+    return go
+
+
+def attention(d: int, dtype: torch.dtype = BF16, backward: bool = False) -> Callable[[], Any]:
+    def go() -> None:
+        mask = tw.block_mask(torch.ones(2, 2), 128).prepare()
+        q, k, v = (torch.ones(1, 2, 256, d, dtype=dtype, requires_grad=backward) for _ in "qkv")
+        y = tw.attention(q, k, v, mask=mask)
+        if backward:
+            y.sum().backward()
+
+    return go
+
+
+def blocks(size: int, dtype: torch.dtype) -> Callable[[], Any]:
+    def go() -> None:
+        A = tw.SparseTensor.from_dense(torch.ones(128, 128, dtype=dtype), format="bsr", block=(size, size))
+        tw.spmm(A, torch.ones(128, 128, dtype=dtype))
+
+    return go
+
+
+@tw.program
+def graph_attention(a: Any, s: Any, t: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.softmax_sum(j, a[i, j] * tw.leaky_relu(s[i] + t[j], 0.25), x[j, f])
+
+
+@tw.program
+def relu_max(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.max(j, a[i, j] * tw.relu(x[j, f]))
+
+
+def user_attention() -> None:
+    graph_attention(graph(F32), torch.ones(64), torch.ones(64), torch.ones(64, 64))
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    **{f"spmm-{r}-listed-f32": spmm(r, F32, 128, True) for r in ("sum", "mean", "max")},
+    **{f"spmm-{r}-listed-bf16": spmm(r, BF16, 256, True) for r in ("sum", "max")},
+    **{f"spmm-{r}-padded-f32": spmm(r, F32, 128, False) for r in ("sum", "mean", "max")},
+    "spmm-sum-padded-bf16": spmm("sum", BF16, 128, False),
+    "spmm-sum-listed-width-33": spmm("sum", F32, 33, True),
+    "spmm-sum-listed-width-1": spmm("sum", F32, 1, True),
+    **{f"spmm-{r}-backward-f32": spmm_backward(r, F32) for r in ("sum", "mean", "max")},
+    "spmm-sum-backward-bf16": spmm_backward("sum", BF16),
+    "sddmm-dot-f32": sddmm("dot", F32, 128),
+    "sddmm-dot-bf16": sddmm("dot", BF16, 128),
+    "sddmm-add-f32": sddmm("add", F32, 8),
+    "rows-bf16-128x256x64": rows(BF16, 128, 256, 64, 8),
+    "rows-bf16-64x128x64": rows(BF16, 64, 128, 64, 4),
+    "rows-f16-128x128x64": rows(F16, 128, 128, 64, 8),
+    "rows-bf16-64x64x32": rows(BF16, 64, 64, 32, 4),
+    "rows-bf16-128x256x64-strided": rows(BF16, 128, 256, 64, 8, True),
+    "rows-f32-64x64x32": rows(F32, 64, 64, 32, 4),
+    "rows-backward-bf16": rows_backward(BF16),
+    "attention-64": attention(64),
+    "attention-128": attention(128),
+    "attention-80": attention(80),
+    "attention-64-backward": attention(64, backward=True),
+    **{f"blocks-{b}-bf16": blocks(b, BF16) for b in (16, 32, 64)},
+    "blocks-32-f32": blocks(32, F32),
+    "program-softmax": user_attention,
+    "program-max": lambda: relu_max(graph(F32), torch.ones(64, 64)),
+}
+
+
+# --- building ---------------------------------------------------------------------------------------
+
+FOUND: dict[str, dict[str, Any]] = {}
+CASE = [""]
+COMPILE = driver.compile_triton
+
+
+def offline(*args: Any, **kwargs: Any) -> Any:
+    """compile_triton for sm_90; the kernel does nothing when launched."""
+    given = dict(zip(("p", "setting", "divisors", "known", "aligned", "target", "options"), args, strict=False))
+    given.update(kwargs)
+    given["target"] = build_triton.offline_target()
+    made = COMPILE(**given)
+    made.call = lambda *_: None
+    label = f"{CASE[0]}/{re.sub('_[0-9a-f]{8}(?=_|$)', '', made.name)}"
+    FOUND[label] = {**used(made.compiled), "setting": setting_of(given["setting"])}
+    return made
+
+
+def setting_of(setting: dict[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in sorted(setting.items()))
+
+
+def used(compiled: Any) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
+        f.write(compiled.asm["cubin"])
+        f.flush()
+        got = subprocess.run([CUOBJDUMP, "--dump-resource-usage", f.name], capture_output=True, text=True)
+    found = dict(re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", got.stdout))
+    return {
+        "registers": int(found["REG"]),
+        "spills": int(found["STACK"]) + int(found["LOCAL"]),
+        "shared": int(compiled.metadata.shared),
+        "wgmma": "wgmma.mma_async" in compiled.asm["ptx"],
+    }
+
+
+def build(names: list[str]) -> None:
+    driver.compile_triton = offline
+    with backend("triton"):
+        for name in names:
+            CASE[0] = name
+            try:
+                CASES[name]()
+            except Exception as why:
+                FOUND[name] = {"error": f"{type(why).__name__}: {why}"[:2000]}
+
+
+if __name__ == "__main__":
+    build(sys.argv[1:] or list(CASES))
+    print(json.dumps({"triton": triton.__version__, "cases": FOUND}))

@@ -1,0 +1,109 @@
+"""What makes a new kernel and what does not: structures never do; widths do, by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ops.matrices import matrix, randn
+from ops.places import INTERPRETER
+
+import tilewright as tw
+from tilewright.ops.attention import _call as attention_call
+from tilewright.ops.backend import backend
+from tilewright.ops.entry import entry
+from tilewright.ops.linear import _call as linear_call
+from tilewright.ops.sddmm import _call as sddmm_call
+from tilewright.ops.spmm import _call as spmm_call
+
+
+def keys(calls: list[tuple[Any, ...]], name: str) -> int:
+    """How many kernels the calls need, over how many programs."""
+    made = set()
+    for program, tensors, ints, *_ in calls:
+        step = entry(program, name).steps[0]
+        held = [*tensors, *step.derive(tensors, ints)] if step.missing else tensors
+        made.add((program, step.key(held, ints, step.sizes(held, ints))))
+    return len(made)
+
+
+def product(rows: int, cols: int, width: int, seed: int = 0) -> tuple[Any, ...]:
+    A = tw.SparseTensor.from_dense(matrix(rows, cols, 0.3, seed))
+    return spmm_call(A, randn(cols, width), "sum", None)
+
+
+def sampled(rows: int, cols: int, width: int) -> tuple[Any, ...]:
+    A = tw.SparseTensor.from_dense(matrix(rows, cols, 0.3))
+    return sddmm_call(A, randn(rows, width), randn(cols, width), "dot", None)
+
+
+def some_rows(rows: int, cols: int, width: int) -> tuple[Any, ...]:
+    return linear_call(randn(rows, width), randn(24, width), torch.arange(rows // 2), None)
+
+
+def blocks(rows: int, cols: int, width: int) -> tuple[Any, ...]:
+    bits = torch.ones(-(-rows // 16), -(-cols // 16))
+    q, k = randn(1, rows, width), randn(1, cols, width)
+    return attention_call(q, k, k, tw.block_mask(bits, 16, (rows, cols)), 1.0, None)
+
+
+MAKERS: dict[str, Callable[[int, int, int], tuple[Any, ...]]] = {
+    "spmm": product,
+    "sddmm": sampled,
+    "linear-rows": some_rows,
+    "attention": blocks,
+}
+BACKENDS = ["c", pytest.param("triton", marks=INTERPRETER)]
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_sizes_of_structures(name: str, backend_name: str) -> None:
+    """Rows and columns 1, 15, 17, 33: no multiple of anything; one kernel."""
+    with backend(backend_name):
+        calls = [MAKERS[name](r, c, 16) for r in (1, 15, 17, 33) for c in (1, 15, 17, 33)]
+        assert keys(calls, backend_name) == 1
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_divisibility_of_structures(name: str, backend_name: str) -> None:
+    """Lengths 18, 20, 24, 40, 1000: multiples of 2, 4 and 8, none of the block; still one kernel."""
+    with backend(backend_name):
+        calls = [MAKERS[name](n, n, 16) for n in (18, 20, 24, 40, 1000)]
+        assert keys(calls, backend_name) == 1
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+def test_patterns(backend_name: str) -> None:
+    with backend(backend_name):
+        assert keys([product(12, 12, 16, seed) for seed in range(6)], backend_name) == 1
+
+
+@INTERPRETER
+def test_widths_of_one_class() -> None:
+    """33 to 63 without a factor of two, one tile of 64: one kernel."""
+    with backend("triton"):
+        assert keys([product(12, 12, w) for w in (33, 35, 47, 63)], "triton") == 1
+
+
+def test_exact_widths_in_c() -> None:
+    assert keys([product(12, 12, w) for w in (15, 16, 17)], "c") == 3
+
+
+def test_wide_ones_share_a_kernel_in_c() -> None:
+    assert keys([product(12, 12, w) for w in (513, 514, 600, 1001)], "c") == 1
+
+
+@INTERPRETER
+def test_sizes_past_two_to_the_31_are_another_kernel() -> None:
+    """Strides that no longer fit 32 bits: seen in the key, without such a tensor."""
+    with backend("triton"):
+        program, tensors, ints = product(12, 12, 33)
+        step = entry(program, "triton").steps[0]
+        sizes = list(step.sizes(tensors, ints))
+        small = step.key(tensors, ints, sizes)
+        sizes[step.narrow_at[0]] = 2**31 + 33
+        assert step.key(tensors, ints, sizes) != small
