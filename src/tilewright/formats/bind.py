@@ -4,7 +4,7 @@ In: `Traced` and one `Spec` for each input. Out: `Bound`: the program, and where
 
     bind(traced, {"a": Spec("csr", "f32", 2), "x": Spec("dense", "f32", 2)})
 
-Formats: csr, csc, coo, bsr, bsc, ragged, dense, and `like:NAME`: other values on another argument's structure.
+Formats: csr, csc, coo, bsr, bsc, bcoo, ragged, dense, and `like:NAME`: other values on another argument's structure.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
+
+
+BLOCKED = ("bsr", "bsc", "bcoo")
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class _Bind:
         trail = [self.rule(self.dim_name(name, d), name, d - 1) for d in range(2, s.rank)]
         axes, coords, stored = _TREES[s.format](self, name, s, shape)
         inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, 2)]
-        blocks = [Const(b, "i64") for b in s.block] if s.format in ("bsr", "bsc") else []
+        blocks = [Const(b, "i64") for b in s.block] if s.format in BLOCKED else []
         values = Buffer(name, s.dtype, (stored, *blocks, *trail)) if s.values else None
         perm = Buffer(f"{name}_perm", s.index, (stored,), "index") if s.perm else None
         return Tensor(
@@ -226,6 +229,18 @@ class _Bind:
         jj = Axis(f"{j}_in", "dense", "fixed", Const(b1, "i64"))
         row, col = (first, second) if outer == 0 else (second, first)
         return (first, second, ii, jj), (((row, b0), (ii, 1)), ((col, b1), (jj, 1))), nnz
+
+    def block_entries(self, name: str, s: Spec, shape: list[Expr]) -> Any:
+        """bcoo: single blocks, with the row and the column of each"""
+        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
+        rows, cols = self.array(name, "rows", s, nnz), self.array(name, "indices", s, nnz)
+        i, j = self.label(name, 0), self.label(name, 1)
+        a = Axis(f"{i}_b", "sparse", "fixed", nnz, None, None, rows)
+        b = Axis(f"{j}_b", "sparse", "fixed", Const(1, "i64"), a, None, cols)
+        b0, b1 = s.block
+        ii = Axis(f"{i}_in", "dense", "fixed", Const(b0, "i64"))
+        jj = Axis(f"{j}_in", "dense", "fixed", Const(b1, "i64"))
+        return (a, b, ii, jj), (((a, b0), (ii, 1)), ((b, b1), (jj, 1))), nnz
 
     def variable(self, name: str, s: Spec, shape: list[Expr]) -> Any:
         """ragged: rows of their own length, coordinates counted from the start of the row"""
@@ -378,7 +393,9 @@ class _Lead:
 
 
 def factors(e: Expr) -> list[Expr]:
-    """The factors of a product."""
+    """The factors of a product; those under a sum multiply it as well."""
+    if isinstance(e, Reduce) and e.monoid.name == "sum":
+        return factors(e.args[0])
     from_bin = getattr(e, "op", None) == "*"
     return [*factors(e.a), *factors(e.b)] if from_bin else [e]  # type: ignore[attr-defined]
 
@@ -399,5 +416,6 @@ _TREES: dict[str, Any] = {
     "coo": _Bind.entries,
     "bsr": lambda self, name, s, shape: self.blocked(name, s, shape, 0),
     "bsc": lambda self, name, s, shape: self.blocked(name, s, shape, 1),
+    "bcoo": _Bind.block_entries,
     "ragged": _Bind.variable,
 }

@@ -44,6 +44,7 @@ VIEWS = {
     "coo": {"rows": "rows", "indices": "indices", "perm": "perm"},
     "ragged": {"indptr": "indptr"},
     "bsr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
+    "bcoo": {"rows": "rows", "indices": "indices", "perm": "perm"},
     "bsc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
 }
 
@@ -61,7 +62,7 @@ def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
         if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == arg.name:
             row, col = n.indices[0], n.indices[1]
             if row in held and col in held:
-                return by_row if nested or blocked else "coo"
+                return by_row if nested else "bcoo" if blocked else "coo"
             return by_column if col in held else by_row
     return by_row
 

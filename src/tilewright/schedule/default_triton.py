@@ -14,7 +14,7 @@ from __future__ import annotations
 from tilewright.ir import flat
 from tilewright.ir.expr import Const
 from tilewright.schedule import loop as step
-from tilewright.schedule.edit import loops
+from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import Nest, Reduction, nest_of, product_of
 from tilewright.schedule.work import pad, work_list
@@ -87,7 +87,7 @@ def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
 
 def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
-    dense = [r for r in nest.reductions if not r.variable and r.depth == 0]
+    dense = [r for r in nest.reductions if not r.variable and r.depth == 0 and not _bounds(nest, r)]
     if dense and nest.free:
         name = nest.free[0].var.name
         p = step.split(p, name, setting.get("edges", 32))
@@ -102,6 +102,11 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
                 p = step.rfactor(p, f"{r.name}_i")
         return p
     return _features(p, nest, setting)
+
+
+def _bounds(nest: Nest, r: Reduction) -> bool:
+    """Whether a loop's variable bounds another loop: then it cannot be a lane."""
+    return any(uses((o.loop.lo, o.loop.hi), r.loop.var) for o in nest.reductions)
 
 
 def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
