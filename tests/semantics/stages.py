@@ -22,7 +22,7 @@ from tilewright.ir.interp import run_coord, run_flat, run_loops, run_tile
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
-from tilewright.ops.entry import entry
+from tilewright.ops.entry import Entry
 from tilewright.ops.step import Step
 from tilewright.schedule.default_c import schedule_c
 from tilewright.schedule.default_triton import schedule_triton
@@ -49,7 +49,7 @@ def run_stage(
     ints: Sequence[int],
     floats: Sequence[float],
 ) -> np.ndarray:
-    step = entry(program, "c" if stage == "for-c" else "triton").steps[0]
+    step = Entry(program, "c" if stage == "for-c" else "triton").steps[0]
     held = [*tensors, *step.derive(tensors, ints)] if step.missing else list(tensors)
     sizes = step.sizes(held, ints)
     arrays = arrays_of(step, held)
@@ -62,7 +62,7 @@ def run_stage(
         table |= list_sizes(step, held, ints)
     p = step.bound.program
     zeroed = [t.values.name for t in p.outputs if t.values is not None and not covers(p, t)]
-    made = made_at(stage, step, held, ints, sizes)
+    made = made_at(stage, step, tensors, ints, floats)
     if stage == "coord":
         got = run_coord(made, arrays, table, scalars)
     else:
@@ -71,8 +71,10 @@ def run_stage(
     return got[p.outputs[0].name]
 
 
-def made_at(stage: str, step: Step, tensors: Sequence[Tensor], ints: Any, sizes: Any) -> Any:
-    """The program at a stage."""
+def made_at(
+    stage: str, step: Step, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+) -> Any:
+    """The program at a stage. The step is a new one, so that calling it must compile."""
     p = step.bound.program
     if stage == "coord":
         return p
@@ -84,8 +86,7 @@ def made_at(stage: str, step: Step, tensors: Sequence[Tensor], ints: Any, sizes:
         mock.patch.object(driver, "compile_c", catch),
     ):
         try:
-            table = dict(zip(step.size_names, sizes, strict=True))
-            step.make(ints, table, step.key(tensors, ints, sizes))
+            step(tensors, ints, floats)
         except Caught as caught:
             asked = caught.asked
     log = driver._Log(p.name)

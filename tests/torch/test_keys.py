@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,22 +12,26 @@ from ops.matrices import matrix, randn
 from ops.places import INTERPRETER
 
 import tilewright as tw
+from tilewright import driver
 from tilewright.ops.attention import _call as attention_call
 from tilewright.ops.backend import backend
-from tilewright.ops.entry import entry
+from tilewright.ops.entry import Entry
 from tilewright.ops.linear import _call as linear_call
 from tilewright.ops.sddmm import _call as sddmm_call
 from tilewright.ops.spmm import _call as spmm_call
 
 
 def keys(calls: list[tuple[Any, ...]], name: str) -> int:
-    """How many kernels the calls need, over how many programs."""
-    made = set()
-    for program, tensors, ints, *_ in calls:
-        step = entry(program, name).steps[0]
-        held = [*tensors, *step.derive(tensors, ints)] if step.missing else tensors
-        made.add((program, step.key(held, ints, step.sizes(held, ints))))
-    return len(made)
+    """How many kernels the calls compile, when nothing was compiled before."""
+    entries: dict[str, Entry] = {}
+    with (
+        mock.patch.object(driver, "compile_c", wraps=driver.compile_c) as c,
+        mock.patch.object(driver, "compile_triton", wraps=driver.compile_triton) as triton,
+    ):
+        for program, tensors, ints, *floats in calls:
+            made = entries.setdefault(program, Entry(program, name))
+            made.forward(tensors, ints, floats[0] if floats else [])
+        return int(c.call_count + triton.call_count)
 
 
 def product(rows: int, cols: int, width: int, seed: int = 0) -> tuple[Any, ...]:
@@ -70,9 +75,9 @@ def test_sizes_of_structures(name: str, backend_name: str) -> None:
 @pytest.mark.parametrize("backend_name", BACKENDS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_divisibility_of_structures(name: str, backend_name: str) -> None:
-    """Lengths 18, 20, 24, 40, 1000: multiples of 2, 4 and 8, none of the block; still one kernel."""
+    """Lengths 18, 20, 24, 40: multiples of 2, 4 and 8, none of the block; still one kernel."""
     with backend(backend_name):
-        calls = [MAKERS[name](n, n, 16) for n in (18, 20, 24, 40, 1000)]
+        calls = [MAKERS[name](n, n, 16) for n in (18, 20, 24, 40)]
         assert keys(calls, backend_name) == 1
 
 
@@ -95,15 +100,3 @@ def test_exact_widths_in_c() -> None:
 
 def test_wide_ones_share_a_kernel_in_c() -> None:
     assert keys([product(12, 12, w) for w in (513, 514, 600, 1001)], "c") == 1
-
-
-@INTERPRETER
-def test_sizes_past_two_to_the_31_are_another_kernel() -> None:
-    """Strides that no longer fit 32 bits: seen in the key, without such a tensor."""
-    with backend("triton"):
-        program, tensors, ints = product(12, 12, 33)
-        step = entry(program, "triton").steps[0]
-        sizes = list(step.sizes(tensors, ints))
-        small = step.key(tensors, ints, sizes)
-        sizes[step.narrow_at[0]] = 2**31 + 33
-        assert step.key(tensors, ints, sizes) != small
