@@ -288,3 +288,47 @@ def test_strided_gradient(where: Place) -> None:
     A, x = tw.SparseTensor.from_dense(dense), leaf(randn(12, 5, device=where.device))
     tw.spmm(A, x).t().sum(0).sum().backward()
     close(x.grad, dense.sum(0)[:, None].expand(12, 5))
+
+
+# --- what went wrong ------------------------------------------------------------------------------------
+
+
+@tw.program
+def used_twice(a: Any, t: Any, y: Any) -> None:
+    """t in two places with different slopes: its gradient is the sum of two programs."""
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * (t[j] + tw.exp(t[j])))
+
+
+def test_an_input_used_twice(fast: Place) -> None:
+    A = full_rows(fast)
+    v, t = leaf(A.values), wide(8, seed=1, place=fast)
+    assert gradcheck(lambda v, t: used_twice(A.with_values(v), t), (v, t))
+
+
+def test_first_of_two_statements(fast: Place) -> None:
+    """Differentiable, or an error that says so; never a wrong gradient."""
+    A = full_rows(fast)
+    v, x = leaf(A.values), wide(8, 3, seed=1, place=fast)
+    try:
+        assert gradcheck(lambda v, x: two_steps(A.with_values(v), x)[0], (v, x))
+    except tw.TilewrightError as why:
+        assert why.entry == "no-gradient"
+
+
+@pytest.mark.parametrize("word", ["relu", "exp", "sigmoid", "tanh", "gelu", "silu", "leaky_relu", "abs", "sqrt", "log"])
+def test_word(word: str, fast: Place) -> None:
+    """The derivative of every scalar function."""
+
+    def fn(a: Any, x: Any, y: Any) -> None:
+        i, j, f = tw.axes("i j f")
+        y[i, f] = tw.sum(j, a[i, j] * getattr(tw, word)(x[j, f]))
+
+    fn.__name__ = f"word_{word}"
+    made = tw.program(fn)
+    A = full_rows(fast)
+    x = wide(8, 2, seed=1, place=fast)
+    if word in ("sqrt", "log"):
+        x.data = x.data.abs() + 0.5
+    v = leaf(A.values)
+    assert gradcheck(lambda v, x: made(A.with_values(v), x), (v, x))

@@ -9,6 +9,7 @@ from ops.places import Place
 
 import tilewright as tw
 from tilewright.ops.plans import choose, work_list_of
+from tilewright.ops.spmm import _call as spmm_call
 from tilewright.schedule.options import Setting
 
 
@@ -242,3 +243,11 @@ def test_tune_keeps_results(tiled: Place) -> None:
     chosen = tw.tune(tw.spmm, A, x, settings=[SETTING, {**SETTING, "rows": 8, "warps": 2}])
     assert chosen["rows"] in (4, 8)
     close(tw.spmm(A, x), dense @ x)
+
+
+@pytest.mark.parametrize("source", ["coo", "csc"])
+def test_preparation_reaches_the_rows(source: str, tiled: Place) -> None:
+    """Operators walk rows: what prepare() makes of another format must be there for them."""
+    A = tw.SparseTensor.from_dense(giant(tiled.device)).to_format(source).prepare()
+    program, *_ = spmm_call(A, randn(700, 4, device=tiled.device), "sum", None)
+    assert "t_indptr" in program and "units" in program

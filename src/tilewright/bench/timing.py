@@ -110,6 +110,20 @@ def eager_ms(fn: Fn, n: int = 200, budget_s: float = BUDGET_S) -> float:
     return median(_wall_s(fn, n) for _ in range(3)) / n * 1e3
 
 
+def eagers_ms(
+    fns: list[Fn], n: int = 100, rounds: int = 9, budget_s: float = BUDGET_S
+) -> list[float]:
+    """`eager_ms` of several functions in turns, so that a busy host hits all of them; medians of rounds."""
+    for fn in fns:
+        _wall_s(fn, 3)
+    counts = [_repeats(_wall_s(fn, 3) / 3, budget_s / rounds, 3, n) for fn in fns]
+    took: list[list[float]] = [[] for _ in fns]
+    for _ in range(rounds):
+        for k, (fn, count) in enumerate(zip(fns, counts, strict=True)):
+            took[k].append(_wall_s(fn, count) / count * 1e3)
+    return [median(t) for t in took]
+
+
 def _wall_s(fn: Fn, n: int) -> float:
     _synchronise()
     begin = time.perf_counter()

@@ -48,7 +48,9 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     dims = tuple((v.name, n) for v, n in lower.t.dims.items())
     used = {b for b in walk(body) if isinstance(b, Buffer)}
     buffers = tuple(b for b in (*p.buffers, *lower.extra) if b in used)
-    sizes = (*p.sizes, N_SLOTS) if lower.extra else p.sizes
+    held = (body, lower.total, tuple(e for b in lower.extra for e in b.shape))
+    read = {v for v in walk(held) if isinstance(v, Var)}
+    sizes = tuple(v for v in (*p.sizes, N_SLOTS) if v in read)
     types = tuple(lower.t.types.items())
     return tile.Program(p.name, buffers, sizes, p.scalars, dims, types, lower.total, body)
 

@@ -33,7 +33,7 @@ class Launch:
             self.tensors += step.derive(self.tensors, self.ints)
         self.sizes = step.sizes(self.tensors, self.ints)
         self.ready = step.ready(self.ints, self.sizes)
-        self.outs = self.ready.alloc(device, *self.sizes)
+        self.outs = self.ready.alloc(self.tensors[self.ready.like], *self.sizes)
         self.packed: Setting = unpack(step.packed(self.ints))
 
     @property

@@ -91,7 +91,10 @@ def _plainly(tensors: Sequence[Tensor]) -> bool:
     """Eager code on ordinary tensors, with no mode or transform in force: the dispatcher adds nothing."""
     if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
         return False
-    return all(type(t) in _PLAIN for t in tensors[-3:])  # structures hold ordinary tensors only
+    for t in tensors[-3:]:  # structures, which come first, hold ordinary tensors only
+        if type(t) not in _PLAIN:
+            return False
+    return True
 
 
 def run(

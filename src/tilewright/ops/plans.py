@@ -16,6 +16,7 @@ from tilewright.runtime.worklist import WorkList, make_work_list
 from tilewright.schedule.options import Setting
 
 L2_BYTES = 32 << 20
+WHOLE_BYTES = 44 << 20
 NARROWEST = 32
 BUSY_WARPS = 4096
 
@@ -55,7 +56,10 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     row = s.shape[1] * dtype.itemsize
     width = feature_width(span, dtype.itemsize == 2)
     warps = made.get("warps", 1) * (s.shape[0] // made["rows"] + s.nnz // made["chunk"] + 1)
-    while width > NARROWEST and (row * width > L2_BYTES or warps * span // width < BUSY_WARPS):
+    spills = row * span > WHOLE_BYTES
+    while width > NARROWEST and (
+        (spills and row * width > L2_BYTES) or warps * span // width < BUSY_WARPS
+    ):
         width //= 2
     made.setdefault("width", width)
     made.setdefault("outer", int(row * span > L2_BYTES))

@@ -353,37 +353,42 @@ class _Ready:
         self.counters = next((b for b in kernel.buffers if b.role == "counter"), None)
         self.need = _lambda(self.counters.shape[0], size_names) if self.counters else None
         self.done_at = at.get(listed.get("done", ""), -1)
-        self.extra = self.extra_sizes(step, at, prefix, listed)
+        self.sizes = self.size_function(step, at, prefix, listed)
         self.alloc = self.allocator(step)
-        self.like = next((k for k, n in enumerate(names) if n in step.traced.inputs), 0)
+        last = step.traced.inputs[-1]
+        self.like = at[last] if last in at else 0
         floats = [v.name for v in step.traced.scalars]
         self.floats = [floats.index(n) for n in kernel.scalars]
-        keep = {n: k for k, n in enumerate(step.size_names)}
-        self.size_at = [keep[n] for n in kernel.sizes if n in keep]
-        self.same = self.size_at == list(range(len(step.size_names)))
 
-    def extra_sizes(
+    def size_function(
         self, step: Step, at: dict[str, int], prefix: str, listed: dict[str, str]
-    ) -> Any:
-        """n_units, n_segs and n_slots of a work list."""
-        if not listed:
-            return None
-        u, s = at[listed["units"]], at[listed["segs"]]
-        slots = step.int_names.index(f"{prefix}slots")
-        return eval(f"lambda t, ints: (t[{u}].shape[0], t[{s}].shape[0], ints[{slots}])")
+    ) -> Callable[..., tuple[int, ...]]:
+        """The kernel's sizes from the step's, the work list's lengths and the integers."""
+        where = {n: f"s[{k}]" for k, n in enumerate(step.size_names)}
+        if listed:
+            where["n_units"] = f"t[{at[listed['units']]}].shape[0]"
+            where["n_segs"] = f"t[{at[listed['segs']]}].shape[0]"
+            where["n_slots"] = f"ints[{step.int_names.index(f'{prefix}slots')}]"
+        parts = "".join(f"{where[n]}, " for n in self.kernel.sizes)
+        made: Callable[..., tuple[int, ...]] = eval(f"lambda s, t, ints: ({parts})")
+        return made
 
     def allocator(self, step: Step) -> Callable[..., list[Tensor]]:
-        """The outputs, as one generated function."""
+        """The outputs, as one generated function of an input and the sizes."""
         parts: list[str] = []
-        space: dict[str, Any] = {"empty": torch.empty, "zeros": torch.zeros}
+        space: dict[str, Any] = {}
         names = ", ".join(step.size_names)
+        like = step.args[step.traced.inputs[-1]].dtype
         for k, t in enumerate(step.bound.program.outputs):
             assert t.values is not None
-            how = "empty" if covers(step.bound.program, t) else "zeros"
+            how = "new_empty" if covers(step.bound.program, t) else "new_zeros"
             space[f"d{k}"] = TORCH[t.dtype]
             shape = ", ".join(text(e) for e in t.values.shape)
-            parts.append(f"{how}(({shape},), dtype=d{k}, device=device)")
-        return eval(f"lambda device, {names}: [{', '.join(parts)}]", space)
+            dtype = (
+                "" if t.dtype == like and step.traced.inputs[-1] in step.names else f", dtype=d{k}"
+            )
+            parts.append(f"like.{how}(({shape},){dtype})")
+        return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
 
     def run(
         self,
@@ -392,7 +397,7 @@ class _Ready:
         ints: Sequence[int],
         floats: Sequence[float],
     ) -> list[Tensor]:
-        outs = self.alloc(tensors[self.like].device, *sizes)
+        outs = self.alloc(tensors[self.like], *sizes)
         if self.kernel.backend == "c":
             for o in outs:
                 if o.nbytes > LARGE:
@@ -409,10 +414,9 @@ class _Ready:
         floats: Sequence[float],
     ) -> None:
         """Run into given outputs."""
-        mine = sizes if self.same else tuple([sizes[k] for k in self.size_at])
+        mine = self.sizes(sizes, tensors, ints)
         pool = [*tensors, *outs]
-        if self.extra is not None:
-            mine = (*mine, *self.extra(tensors, ints))
+        if self.spaces or self.need is not None:
             self.workspaces(pool, mine)
         held = [pool[k] for k in self.take]
         where = [t.data_ptr() for t in held]

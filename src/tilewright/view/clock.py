@@ -12,14 +12,20 @@ from typing import NamedTuple
 
 import torch
 
-ROUNDS, LEAST = 4, 3
+ROUNDS, MOST, LEAST = 4, 12, 3
+AGREE = 1.2
 
 
 class Time(NamedTuple):
-    """Milliseconds of a call (median of the calmest round), and the slowest round's median over it."""
+    """Milliseconds of a call: the least median of a round; `spread`: the next least over it."""
 
     ms: float
     spread: float
+
+    @property
+    def calm(self) -> bool:
+        """Whether two rounds agree."""
+        return self.spread <= AGREE
 
 
 def fastest(fns: Mapping[str, Callable[[], object]]) -> str:
@@ -30,17 +36,26 @@ def fastest(fns: Mapping[str, Callable[[], object]]) -> str:
 
 
 def times(fns: Mapping[str, Callable[[], object]], seconds: float = 0.4) -> dict[str, Time]:
-    """Every function warmed up twice, then timed in rounds until `seconds` each are spent."""
+    """Every function warmed up, then rounds in turns: four, or more until two of each agree.
+
+    A round is at least three calls and a quarter of `seconds`.
+    """
     for fn in fns.values():
         fn()
-        fn()
     taken: dict[str, list[float]] = {name: [] for name in fns}  # medians of rounds
-    for _ in range(ROUNDS):
+    for n in range(MOST):
+        if n >= ROUNDS and all(_time(t).calm for t in taken.values()):
+            break
         for name, fn in fns.items():
             time.sleep(0.005)  # threads of the function before come to rest
             fn()
             taken[name].append(median(_calls(fn, seconds / ROUNDS)))
-    return {name: Time(min(t), max(t) / min(t)) for name, t in taken.items()}
+    return {name: _time(t) for name, t in taken.items()}
+
+
+def _time(taken: list[float]) -> Time:
+    first, second = sorted(taken)[:2]
+    return Time(first, second / first)
 
 
 def _calls(fn: Callable[[], object], seconds: float) -> list[float]:
