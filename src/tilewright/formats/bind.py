@@ -21,7 +21,6 @@ from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
 
-
 BLOCKED = ("bsr", "bsc", "bcoo")
 
 

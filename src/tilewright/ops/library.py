@@ -91,7 +91,8 @@ def _plainly(tensors: Sequence[Tensor]) -> bool:
     """Eager code on ordinary tensors, with no mode or transform in force: the dispatcher adds nothing."""
     if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
         return False
-    for t in tensors[-3:]:  # structures, which come first, hold ordinary tensors only
+    # structures, which come first, hold ordinary tensors only; a loop, since this is the hot path
+    for t in tensors[-3:]:  # noqa: SIM110
         if type(t) not in _PLAIN:
             return False
     return True

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.cache import CACHE
+from tilewright.formats.check import check_structure
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.args import Arg, sparse_arrays
 from tilewright.ops.dtypes import name_of
+from tilewright.support import knobs
 from tilewright.support.errors import error
 
 
@@ -65,6 +67,8 @@ def bundle_of(s: Structure) -> Bundle:
         return Bundle(s)
     made = s.plans.get("bundle")
     if made is None or not made.current(s):
+        if knobs.check():
+            check_structure(s, "an operator's structure (TILEWRIGHT_CHECK=1)", {})
         made = s.plans["bundle"] = Bundle(s)
     found: Bundle = made
     return found

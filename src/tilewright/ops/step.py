@@ -356,7 +356,7 @@ class _Ready:
         self.sizes = self.size_function(step, at, prefix, listed)
         self.alloc = self.allocator(step)
         last = step.traced.inputs[-1]
-        self.like = at[last] if last in at else 0
+        self.like = at.get(last, 0)
         floats = [v.name for v in step.traced.scalars]
         self.floats = [floats.index(n) for n in kernel.scalars]
 

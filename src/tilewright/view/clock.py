@@ -5,6 +5,7 @@ times({"ours": lambda: spmm(A, x), "torch": lambda: C @ x})     # {"ours": Time(
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-ROUNDS, MOST, LEAST = 4, 12, 3
+ROUNDS, LEAST = 3, 3
 AGREE = 1.2
 
 
@@ -36,15 +37,17 @@ def fastest(fns: Mapping[str, Callable[[], object]]) -> str:
 
 
 def times(fns: Mapping[str, Callable[[], object]], seconds: float = 0.4) -> dict[str, Time]:
-    """Every function warmed up, then rounds in turns: four, or more until two of each agree.
+    """Every function warmed up, then rounds in turns: three, then more until two of each agree.
 
-    A round is at least three calls and a quarter of `seconds`.
+    A round is at least three calls and a third of `seconds`; after eight times `seconds` no round begins.
     """
+    stop = time.perf_counter() + 8 * seconds
     for fn in fns.values():
         fn()
     taken: dict[str, list[float]] = {name: [] for name in fns}  # medians of rounds
-    for n in range(MOST):
-        if n >= ROUNDS and all(_time(t).calm for t in taken.values()):
+    for n in itertools.count():
+        late = time.perf_counter() > stop
+        if n >= ROUNDS and (late or all(_time(t).calm for t in taken.values())):
             break
         for name, fn in fns.items():
             time.sleep(0.005)  # threads of the function before come to rest
