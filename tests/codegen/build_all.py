@@ -36,30 +36,41 @@ def graph(dtype: torch.dtype, prepared: bool = False, rows: int = 64) -> tw.Spar
     """Rows of two entries, the first a long one."""
     at = torch.arange(rows)
     rows_, cols = torch.cat([at, at, at * 0]), torch.cat([at, (at * 7) % rows, at])
-    made = tw.SparseTensor.from_coo(rows_.int(), cols.int(), torch.ones(3 * rows, dtype=dtype), (rows, rows))
+    made = tw.SparseTensor.from_coo(
+        rows_.int(), cols.int(), torch.ones(3 * rows, dtype=dtype), (rows, rows)
+    )
     made = made.to_format("csr")
     made = tw.SparseTensor(made.structure.as_csr(), made.values)
     return made.prepare() if prepared else made
 
 
 def spmm(reduce: str, dtype: torch.dtype, width: int, prepared: bool) -> Callable[[], Any]:
-    return lambda: tw.spmm(graph(dtype, prepared), torch.ones(64, width, dtype=dtype), reduce=reduce)
+    return lambda: tw.spmm(
+        graph(dtype, prepared), torch.ones(64, width, dtype=dtype), reduce=reduce
+    )
 
 
 def spmm_backward(reduce: str, dtype: torch.dtype, prepared: bool = True) -> Callable[[], Any]:
     def go() -> None:
         A = graph(dtype, prepared)
-        v, x = A.values.clone().requires_grad_(), torch.ones(64, 128, dtype=dtype, requires_grad=True)
+        v, x = (
+            A.values.clone().requires_grad_(),
+            torch.ones(64, 128, dtype=dtype, requires_grad=True),
+        )
         tw.spmm(A, x, values=v, reduce=reduce).sum().backward()
 
     return go
 
 
 def sddmm(op: str, dtype: torch.dtype, width: int) -> Callable[[], Any]:
-    return lambda: tw.sddmm(graph(dtype), *(torch.ones(64, width, dtype=dtype) for _ in "xz"), op=op)
+    return lambda: tw.sddmm(
+        graph(dtype), *(torch.ones(64, width, dtype=dtype) for _ in "xz"), op=op
+    )
 
 
-def rows(dtype: torch.dtype, bm: int, bn: int, bk: int, warps: int, strided: bool = False) -> Callable[[], Any]:
+def rows(
+    dtype: torch.dtype, bm: int, bn: int, bk: int, warps: int, strided: bool = False
+) -> Callable[[], Any]:
     setting = {"bm": bm, "bn": bn, "bk": bk, "group": 8, "warps": warps, "stages": 4}
 
     def go() -> None:
@@ -91,7 +102,9 @@ def attention(d: int, dtype: torch.dtype = BF16, backward: bool = False) -> Call
 
 def blocks(size: int, dtype: torch.dtype) -> Callable[[], Any]:
     def go() -> None:
-        A = tw.SparseTensor.from_dense(torch.ones(128, 128, dtype=dtype), format="bsr", block=(size, size))
+        A = tw.SparseTensor.from_dense(
+            torch.ones(128, 128, dtype=dtype), format="bsr", block=(size, size)
+        )
         tw.spmm(A, torch.ones(128, 128, dtype=dtype))
 
     return go
@@ -152,7 +165,13 @@ COMPILE = driver.compile_triton
 
 def offline(*args: Any, **kwargs: Any) -> Any:
     """compile_triton for sm_90; the kernel does nothing when launched."""
-    given = dict(zip(("p", "setting", "divisors", "known", "aligned", "target", "options"), args, strict=False))
+    given = dict(
+        zip(
+            ("p", "setting", "divisors", "known", "aligned", "target", "options"),
+            args,
+            strict=False,
+        )
+    )
     given.update(kwargs)
     given["target"] = build_triton.offline_target()
     made = COMPILE(**given)
@@ -170,7 +189,9 @@ def used(compiled: Any) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
         f.write(compiled.asm["cubin"])
         f.flush()
-        got = subprocess.run([CUOBJDUMP, "--dump-resource-usage", f.name], capture_output=True, text=True)
+        got = subprocess.run(
+            [CUOBJDUMP, "--dump-resource-usage", f.name], capture_output=True, text=True
+        )
     found = dict(re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", got.stdout))
     return {
         "registers": int(found["REG"]),

@@ -59,7 +59,9 @@ ACTIONS |= {
 @raises("index-pointer")
 def bad_pointer(m: pytest.MonkeyPatch, p: Path) -> None:
     at = torch.tensor([0, 3, 2]), torch.tensor([0, 1])
-    tw.SparseTensor.from_torch(torch.sparse_csr_tensor(*at, torch.ones(2), (2, 3), check_invariants=False))
+    tw.SparseTensor.from_torch(
+        torch.sparse_csr_tensor(*at, torch.ones(2), (2, 3), check_invariants=False)
+    )
 
 
 @raises("sparse-in-compile")
@@ -143,7 +145,9 @@ def no_compiler(m: pytest.MonkeyPatch, p: Path) -> None:
 @raises("c-build")
 def broken_compiler(m: pytest.MonkeyPatch, p: Path) -> None:
     bad = p / "cc"
-    bad.write_text('#!/bin/sh\n[ "$1" = --version ] && echo bad 1.0 && exit 0\necho no >&2; exit 1\n')
+    bad.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo bad 1.0 && exit 0\necho no >&2; exit 1\n'
+    )
     bad.chmod(0o755)
     m.setenv("CC", str(bad))
     m.setenv("TILEWRIGHT_CACHE", str(p))

@@ -1,6 +1,6 @@
 """Matrices for tests of operators, as users hold them, beside the dense ones they stand for.
 
-    for kind, make in KINDS.items(): A = make(dense)       # torch CSR, CSC, COO, BSR, SciPy, SparseTensor
+for kind, make in KINDS.items(): A = make(dense)       # torch CSR, CSC, COO, BSR, SciPy, SparseTensor
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def matrix(
     return dense.to(dtype).to(device)
 
 
-def randn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> Tensor:
+def randn(
+    *shape: int, seed: int = 1, dtype: torch.dtype = torch.float32, device: Any = "cpu"
+) -> Tensor:
     made = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=made, dtype=torch.float64).to(dtype).to(device)
 

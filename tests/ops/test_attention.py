@@ -13,7 +13,16 @@ import tilewright as tw
 BITS = [[1, 0, 1], [0, 0, 0], [1, 1, 1]]
 
 
-def setup(place: Place, block=16, shape=(40, 45), bits=None, dtype=torch.float32, d=(24, 24), q=(4,), kv=(4,)):  # type: ignore[no-untyped-def]
+def setup(
+    place: Place,
+    block=16,
+    shape=(40, 45),
+    bits=None,
+    dtype=torch.float32,
+    d=(24, 24),
+    q=(4,),
+    kv=(4,),
+):  # type: ignore[no-untyped-def]
     bits = torch.tensor(bits or BITS, dtype=torch.bool)
     mask = tw.block_mask(bits.to(place.device), block, shape)
     dense = bits.repeat_interleave(block, 0).repeat_interleave(block, 1)[: shape[0], : shape[1]]
@@ -49,7 +58,9 @@ def test_grouped_queries(kv: int, where: Place) -> None:
 
 def test_rows_without_blocks_give_zero(where: Place) -> None:
     q, k, v, mask, _ = setup(where)
-    assert torch.equal(tw.attention(q, k, v, mask=mask)[:, 16:32], torch.zeros(4, 16, 24, device=where.device))
+    assert torch.equal(
+        tw.attention(q, k, v, mask=mask)[:, 16:32], torch.zeros(4, 16, 24, device=where.device)
+    )
 
 
 def test_an_empty_mask_gives_zero(where: Place) -> None:

@@ -35,7 +35,10 @@ def test_mask(where: Place) -> None:
 @pytest.mark.parametrize("chosen", [[], list(range(21))], ids=["none", "all"])
 def test_extremes(chosen: list[int], where: Place) -> None:
     x, w = randn(21, 8, device=where.device), randn(5, 8, seed=2, device=where.device)
-    b, rows = randn(5, seed=3, device=where.device), torch.tensor(chosen, dtype=torch.int32, device=where.device)
+    b, rows = (
+        randn(5, seed=3, device=where.device),
+        torch.tensor(chosen, dtype=torch.int32, device=where.device),
+    )
     close(tw.linear(x, w, b, sparse=rows), whole(x, w, b, rows))
 
 
@@ -50,7 +53,10 @@ def test_rows_not_named_may_hold_anything(where: Place) -> None:
 def test_dtype(dtype: torch.dtype, where: Place) -> None:
     if where.slow and dtype == torch.bfloat16:
         pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
-    x, w = randn(21, 33, dtype=dtype, device=where.device), randn(17, 33, seed=2, dtype=dtype, device=where.device)
+    x, w = (
+        randn(21, 33, dtype=dtype, device=where.device),
+        randn(17, 33, seed=2, dtype=dtype, device=where.device),
+    )
     rows = torch.tensor([20, 3, 0], device=where.device)
     got = tw.linear(x, w, sparse=rows)
     assert got.dtype == dtype

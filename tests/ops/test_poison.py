@@ -25,7 +25,9 @@ def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def spoil(t: torch.Tensor) -> torch.Tensor:
-    return t.fill_(float("nan") if t.is_floating_point() else (1 if t.dtype == torch.bool else 1 << 30))
+    return t.fill_(
+        float("nan") if t.is_floating_point() else (1 if t.dtype == torch.bool else 1 << 30)
+    )
 
 
 EMPTY = torch.empty
@@ -73,7 +75,9 @@ def spmm_backward(place: Place) -> Any:
 
 @call
 def spmm_blocks(place: Place) -> Any:
-    return tw.spmm(matrix(device=place.device).to_sparse_bsr((2, 4)), randn(12, 5, device=place.device))
+    return tw.spmm(
+        matrix(device=place.device).to_sparse_bsr((2, 4)), randn(12, 5, device=place.device)
+    )
 
 
 @call
@@ -86,7 +90,9 @@ def sddmm(place: Place) -> Any:
 def linear(place: Place) -> Any:
     """Rows that are not named are written too."""
     rows = torch.tensor([5, 0], device=place.device)
-    return tw.linear(randn(8, 6, device=place.device), randn(4, 6, device=place.device), sparse=rows)
+    return tw.linear(
+        randn(8, 6, device=place.device), randn(4, 6, device=place.device), sparse=rows
+    )
 
 
 @call

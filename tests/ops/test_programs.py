@@ -27,7 +27,9 @@ import tilewright as tw
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
-def test_dense_output(subscripts: str, shapes: list[tuple[int, ...]], kind: str, where: Place) -> None:
+def test_dense_output(
+    subscripts: str, shapes: list[tuple[int, ...]], kind: str, where: Place
+) -> None:
     dense = matrix(device=where.device)
     operands = [randn(*s, seed=n, device=where.device) for n, s in enumerate(shapes)]
     got = tw.einsum(subscripts, KINDS[kind](dense), *operands)
@@ -56,7 +58,9 @@ def test_sparse_output(subscripts: str, shapes: list[tuple[int, ...]], where: Pl
 
 def test_sparse_output_keeps_the_source_order(where: Place) -> None:
     rows = torch.tensor([2, 0, 1], device=where.device)
-    A = tw.SparseTensor.from_coo(rows, rows, torch.tensor([1.0, 2.0, 3.0], device=where.device), (3, 3))
+    A = tw.SparseTensor.from_coo(
+        rows, rows, torch.tensor([1.0, 2.0, 3.0], device=where.device), (3, 3)
+    )
     got = tw.einsum("ij,i->ij", A, torch.tensor([10.0, 20.0, 30.0], device=where.device))
     assert got.values.tolist() == [30.0, 20.0, 60.0]
 
@@ -139,7 +143,9 @@ def test_dense_program(where: Place) -> None:
 
 
 def test_kernels_show_every_stage(fast: Place) -> None:
-    kernels = relu_max.kernels(matrix(device=fast.device).to_sparse_csr(), randn(12, 7, device=fast.device))
+    kernels = relu_max.kernels(
+        matrix(device=fast.device).to_sparse_csr(), randn(12, 7, device=fast.device)
+    )
     assert {"coord", "loops", "flat", "scheduled"} <= set(kernels[0].stages)
 
 

@@ -23,7 +23,9 @@ def at_entries(rows, cols, values, x, z, op: str):  # type: ignore[no-untyped-de
     return values * made if made.dim() == 1 else values[:, None] * made
 
 
-@pytest.mark.parametrize("kind", ["torch-csr", "torch-coo", "torch-csc", "tensor", "tensor-coo", "scipy-csr"])
+@pytest.mark.parametrize(
+    "kind", ["torch-csr", "torch-coo", "torch-csc", "tensor", "tensor-coo", "scipy-csr"]
+)
 @pytest.mark.parametrize("op", OPS)
 def test_against_torch(op: str, kind: str, where: Place) -> None:
     if kind.startswith("scipy") and where.name == "cuda":

@@ -141,7 +141,10 @@ def block_attention(p: Pattern, dtype: torch.dtype, width: int, device: Any) -> 
     mask = tw.block_mask(bits.to(device), 4, size)
     wide = bits.numpy().repeat(4, 0).repeat(4, 1)[: size[0], : size[1]]
     q = numbers(1, (2, size[0], 5), dtype, device)
-    k, v = numbers(2, (1, size[1], 5), dtype, device), numbers(3, (1, size[1], width), dtype, device)
+    k, v = (
+        numbers(2, (1, size[1], 5), dtype, device),
+        numbers(3, (1, size[1], width), dtype, device),
+    )
     spoiled(q[0], wide.any(1)), spoiled(k[0], wide.any(0)), spoiled(v[0], wide.any(0))
     want = np.stack([masked_softmax(exact(q[h]), exact(k[0]), exact(v[0]), wide) for h in (0, 1)])
     return Case(lambda: attention_call(q, k, v, mask, 0.5, None), want[None])

@@ -8,6 +8,7 @@ What would be compiled is caught where the operator hands it to the driver, so s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from tilewright import driver
 from tilewright.analysis.domain import covers
-from tilewright.ir.expr import Const
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import Const, Var
 from tilewright.ir.interp import run_coord, run_flat, run_loops, run_tile
+from tilewright.ir.node import transform
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
@@ -54,7 +57,9 @@ def run_stage(
     sizes = step.sizes(held, ints)
     arrays = arrays_of(step, held)
     table = dict(zip(step.size_names, sizes, strict=True))
-    for r in step.bound.rules:  # lengths of arrays, which kernels need not know but interpreters check
+    for (
+        r
+    ) in step.bound.rules:  # lengths of arrays, which kernels need not know but interpreters check
         if not r.stride:
             table.setdefault(r.size, arrays[r.array].shape[r.dim] + r.offset)
     scalars = {v.name: f for v, f in zip(step.traced.scalars, floats, strict=True)}
@@ -92,9 +97,16 @@ def made_at(
     log = driver._Log(p.name)
     if stage == "for-c":
         known = {n: Const(v, "i64") for n, v in asked[1].items()}
-        return schedule_c(driver.lower(asked[0], log, {}, known), COptions())
+        return without_hints(schedule_c(driver.lower(asked[0], log, {}, known), COptions()))
     made = schedule_triton(driver.lower(asked[0], log, asked[2], asked[3]), asked[1])
     return made if stage == "for-triton" else lower_to_tile(made)
+
+
+def without_hints(p: flat.Program) -> flat.Program:
+    """Prefetches mean nothing, and the interpreter of stage III does not know them."""
+    nothing = stmt.Let(Var("hint"), Const(0, "i64"))
+    rule = lambda n: nothing if isinstance(n, stmt.Prefetch) else None
+    return replace(p, body=transform(p.body, rule))
 
 
 def arrays_of(step: Step, tensors: Sequence[Tensor]) -> dict[str, np.ndarray]:
@@ -116,6 +128,6 @@ def numpy_of(t: Tensor) -> np.ndarray:
 def list_sizes(step: Step, tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[str, int]:
     assert step.lists is not None
     at = dict(zip(step.names, tensors, strict=False))
-    prefix, (units, segs, _) = step.lists
+    prefix, (units, segs, *_) = step.lists
     slots = ints[step.int_names.index(f"{prefix}slots")]
     return {"n_units": len(at[units]), "n_segs": len(at[segs]), "n_slots": slots}

@@ -55,7 +55,9 @@ class Pattern:
 def scattered(seed: int, rows: int, columns: int, each: int) -> Rows:
     """Random rows with 0 to `each` columns, in any order, duplicates allowed."""
     rng = np.random.default_rng(seed)
-    return [list(map(int, rng.integers(0, columns, rng.integers(0, each + 1)))) for _ in range(rows)]
+    return [
+        list(map(int, rng.integers(0, columns, rng.integers(0, each + 1)))) for _ in range(rows)
+    ]
 
 
 MIXED: Rows = [[0, 2], [], [5, 1, 1], [3], [], [4, 0]]

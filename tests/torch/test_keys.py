@@ -30,7 +30,9 @@ def keys(calls: list[tuple[Any, ...]], name: str) -> int:
     ):
         for program, tensors, ints, *floats in calls:
             made = entries.setdefault(program, Entry(program, name))
-            held = [t.clone() for t in tensors]  # views may start at any address, which is a class of its own
+            held = [
+                t.clone() for t in tensors
+            ]  # views may start at any address, which is a class of its own
             made.forward(held, ints, floats[0] if floats else [])
         return int(c.call_count + triton.call_count)
 

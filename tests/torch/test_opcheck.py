@@ -48,7 +48,9 @@ def attention(prepared: bool, place: Place, grad: bool) -> tuple[Any, ...]:
     mask = tw.block_mask(torch.tensor([[1, 0], [1, 1]], device=place.device), 8, (12, 15))
     if prepared:
         mask.prepare()
-    q, k, v = (randn(2, n, 4, seed=n, device=place.device).requires_grad_(grad) for n in (12, 15, 15))
+    q, k, v = (
+        randn(2, n, 4, seed=n, device=place.device).requires_grad_(grad) for n in (12, 15, 15)
+    )
     return attention_call(q, k, v, mask, 0.5, None)
 
 

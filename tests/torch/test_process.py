@@ -117,7 +117,7 @@ def test_cache_under_concurrent_processes(tmp_path: Path) -> None:
 def test_a_failed_build_leaves_no_library(tmp_path: Path) -> None:
     """The source is kept, as the error says; no library that a later process would load."""
     bad = tmp_path / "cc"
-    bad.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo bad 1.0 && exit 0\nexit 1\n")
+    bad.write_text('#!/bin/sh\n[ "$1" = --version ] && echo bad 1.0 && exit 0\nexit 1\n')
     bad.chmod(0o755)
     cache = tmp_path / "cache"
     p = start(PROGRAM, cache, CC=str(bad))
@@ -140,7 +140,13 @@ def test_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tw.spmm(matrix().to_sparse_csr(), randn(12, width))
     (folder,) = tmp_path.iterdir()
     names = sorted(f.name for f in folder.iterdir())
-    assert names == ["01_coord.coord", "02_loops.loops", "03_flat.flat", "04_scheduled.flat", "05_c.c"]
+    assert names == [
+        "01_coord.coord",
+        "02_loops.loops",
+        "03_flat.flat",
+        "04_scheduled.flat",
+        "05_c.c",
+    ]
     assert all(f.read_text().strip() for f in folder.iterdir())
 
 
@@ -154,4 +160,11 @@ def test_dump_of_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         tw.spmm(matrix().to_sparse_csr(), randn(12, 21))
     (folder,) = tmp_path.iterdir()
     stages = [f.name[3:] for f in sorted(folder.iterdir())]
-    assert stages == ["coord.coord", "loops.loops", "flat.flat", "scheduled.flat", "tile.tile", "triton.py"]
+    assert stages == [
+        "coord.coord",
+        "loops.loops",
+        "flat.flat",
+        "scheduled.flat",
+        "tile.tile",
+        "triton.py",
+    ]

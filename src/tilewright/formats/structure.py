@@ -181,10 +181,10 @@ class Structure:
         return made
 
     def prepare(self, transpose: bool = True) -> Structure:
-        """Make and keep `row_of`, csr and (on demand) `transposed`; gives the same object back."""
+        """Make and keep `row_of`, csr (prepared too) and `transposed`; gives the same object back."""
         self.rows_stored()
-        if not self.blocked:
-            self.as_csr()
+        if self.format in ("coo", "csc"):
+            self.as_csr().prepare(transpose)
         if transpose and self.format != "ragged":
             self.transpose()
         return self

@@ -162,7 +162,7 @@ class _Back:
 
     def programs(self) -> dict[str, tuple[Traced, ...]]:
         made: dict[str, list[Traced]] = {}
-        for load, g, axes, held in self.found:
+        for load, g, axes, held in self.merged():
             name = load.buffer.name
             if not all(isinstance(ix, Index) for ix in load.indices) and not self.unique(load):
                 raise error(
@@ -178,11 +178,22 @@ class _Back:
             if len(load.indices) > 1:
                 body = Stored(load) * body
             target = Load(self.ref(f"d_{name}"), load.indices)
-            label = f"{self.t.name}_d_{name}"
+            nth = len(made.get(name, ()))
+            label = f"{self.t.name}_d_{name}{nth or ''}"
             made.setdefault(name, []).append(
                 self.program(label, f"d_{name}", Assign((target,), (body,)), name)
             )
         return {n: tuple(ps) for n, ps in made.items()}
+
+    def merged(self) -> list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]]:
+        """Contributions to the same access under the same axes, added up."""
+        total: dict[tuple[Load, tuple[Index, ...]], tuple[Expr, tuple[Load, ...]]] = {}
+        for load, g, axes, held in self.found:
+            before = total.get((load, axes))
+            total[load, axes] = (
+                (g, held) if before is None else (before[0] + g, (*before[1], *held))
+            )
+        return [(load, g, axes, held) for (load, axes), (g, held) in total.items()]
 
     def unique(self, load: Load) -> bool:
         """Whether an indirect access names every element at most once (declared by the program)."""

@@ -435,7 +435,7 @@ class _Ready:
 
 def divisor(size: int) -> int:
     """The width class: the largest power of two that divides a size, up to 512."""
-    return min(size & -size, EXACT) if size else EXACT
+    return min(size & -size, EXACT) if size else 1
 
 
 def _told_by_class(size: int) -> bool:

@@ -18,7 +18,7 @@ def divides(p: flat.Program, extent: Expr, factor: int) -> bool:
     """Whether an extent is known to be a multiple of factor."""
     match extent:
         case Const(value):
-            return value % factor == 0
+            return value > 0 and value % factor == 0
         case Var():
             return dict(p.divisors).get(extent, 1) % factor == 0
         case Bin("*", a, b):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -244,14 +245,20 @@ def tell_times(rows: Sequence[Row], x: Tensor, device: str) -> str:
             gain = f"{plain.ms / ours.ms:.1f}x{'' if ours.calm and plain.calm else ' ~'}"
             made.append([work, r.name, f"{ours.ms:.3f}", f"{plain.ms:.3f}", gain, r.peer[work]])
     head = ("operator", "structure", "tilewright", "PyTorch", "faster", "best plain formulation")
-    busy = any(row[4].endswith("~") for row in made)
-    note = (
-        "\n~ other work kept the machine busy: no two rounds agreed. Run again on a quiet one."
-        if busy
-        else ""
-    )
-    before = "Index arrays and transposes were made beforehand, for both sides."
-    return f"\n{title}\n{table(head, made)}\n{before}{note}"
+    marked = any(row[4].endswith("~") for row in made)
+    notes = ["Index arrays and transposes were made beforehand, for both sides."]
+    notes += ["~ no two rounds agreed: run again on a quiet machine."] * marked
+    return "\n".join(["", title, table(head, made), *notes, *busy()])
+
+
+def busy() -> list[str]:
+    """A line of warning when more work is running than there are cores."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 1.5 * cores:
+        return []
+    return [
+        f"Load average {load:.1f} on {cores} cores: other work was running, and these times suffer from it."
+    ]
 
 
 def place(device: str) -> str:
