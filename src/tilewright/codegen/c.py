@@ -30,7 +30,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import Monoid, apply
-from tilewright.ir.node import substitute, walk
+from tilewright.ir.node import rebuild, substitute, walk
 from tilewright.lowering.lanes import lane_extents, lanes_of, value_lanes
 from tilewright.support.errors import error
 from tilewright.support.names import Names
@@ -209,7 +209,7 @@ class _Printer:
             groups.setdefault(self.sorted(self.table[v]), []).append(n)
         if len(groups) == 1 and len(state) == 1:
             return self.single(state[0], m, made[0], folded, guards)
-        lines: list[str] = []
+        lines, made = self.once(made)
         held: list[str] = []
         for ls in sorted(groups, key=len, reverse=True):
             new = {n: self.names.fresh(f"{state[n].name}_new") for n in groups[ls]}
@@ -221,6 +221,24 @@ class _Printer:
                 lines += first
                 held += then
         return self.over(folded, lines + held, ())
+
+    def once(self, made: Sequence[Expr]) -> tuple[list[str], list[Expr]]:
+        """Function calls that depend on no lane, computed once in front of the lanes."""
+        table: dict[Expr, Var] = {}
+
+        def rule(e: Any) -> Any:
+            if not isinstance(e, Expr) or isinstance(e, Var | Const):
+                return e
+            calls = any(isinstance(n, Un | Select) for n in walk(e))
+            if not calls or lanes_of(e, self.table):
+                return rebuild(e, rule)
+            if e not in table:
+                table[e] = Var(self.names.fresh("once"), dtype_of(e))
+            return table[e]
+
+        out = [rule(e) for e in made]
+        lines = [f"const {TYPES[v.dtype]} {v.name} = {self.expr(e)};" for e, v in table.items()]
+        return lines, out
 
     def single(
         self, v: Var, m: Monoid, made: Expr, folded: tuple[Var, ...], guards: tuple[Expr, ...]

@@ -306,10 +306,13 @@ class _Walk:
         return cast(compute_dtype(buffer.dtype), Load(buffer, at))
 
     def reduce(self, e: Reduce, env: _Env, block: Block) -> Expr:
+        """The result of a reduction; several parts share one accumulation, and only parts asked for are made."""
         key = (id(e.monoid), *map(id, e.over), *map(id, e.args))
         if key not in env.made:
             env.made[key] = self.accumulate(e, env, block)
-        return env.made[key][e.part]
+        if (*key, e.part) not in env.made:
+            env.made[*key, e.part] = (self.finalise(e, env.made[key], block),)
+        return env.made[*key, e.part][0]
 
     def accumulate(self, e: Reduce, env: _Env, block: Block) -> tuple[Expr, ...]:
         fresh, m = self.lower.names.fresh, e.monoid
@@ -322,15 +325,15 @@ class _Walk:
 
         block.append(stmt.Init(state, m))
         block.extend(self.over(e.over, env, leaf))
-        out = []
-        for made in apply(m.finalise, state):
-            if isinstance(made, Var):
-                out.append(made)
-                continue
-            v = Var(fresh("res"), dtype_of(made))
-            block.append(stmt.Let(v, made))
-            out.append(v)
-        return tuple(out)
+        return state
+
+    def finalise(self, e: Reduce, state: tuple[Expr, ...], block: Block) -> Expr:
+        made = apply(e.monoid.finalise, state)[e.part]
+        if isinstance(made, Var):
+            return made
+        v = Var(self.lower.names.fresh("res"), dtype_of(made))
+        block.append(stmt.Let(v, made))
+        return v
 
 
 def _loop(v: Expr, lo: Expr, hi: Expr) -> Callable[[Block], Block]:

@@ -122,3 +122,6 @@ def plan(
 ) -> Launch:
     """A bound launch; setting: bm, bn, warps, stages."""
     return Launch(*_call(q, k, v, mask, scale, setting))
+
+
+attention.plan = plan  # type: ignore[attr-defined]

@@ -100,3 +100,6 @@ def _call(
 def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None) -> Launch:
     """A bound launch; setting: bm, bn, bk, group, warps, stages."""
     return Launch(*_call(x, w, rows, setting))
+
+
+linear.rows_plan = rows_plan  # type: ignore[attr-defined]

@@ -103,3 +103,6 @@ def _call(
 def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch:
     """A bound launch of sddmm; setting: edges, width, warps."""
     return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, "dot", setting))
+
+
+sddmm.plan = plan  # type: ignore[attr-defined]

@@ -159,4 +159,6 @@ def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum")
     return Launch(*_call(a, x, reduce, setting))
 
 
+spmm.plan = plan  # type: ignore[attr-defined]
+
 __all__ = ["SETTINGS", "plan", "spmm"]

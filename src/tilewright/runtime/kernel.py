@@ -24,7 +24,7 @@ C_TYPES: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double}
 SMALL = 1 << 13
 
 
-@dataclass
+@dataclass(repr=False)
 class Kernel:
     """One launch. `buffers` are (name, role); `sizes` and `scalars` are names."""
 
@@ -43,6 +43,9 @@ class Kernel:
     def text(self) -> str:
         """The generated code."""
         return self.stages["triton" if self.backend == "triton" else "c"]
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name}, {self.backend}, {self.setting})"
 
     def __str__(self) -> str:
         head = f"kernel {self.name} ({self.backend}), {self.setting}"

@@ -170,7 +170,7 @@ CATALOGUE: dict[str, Entry] = {
         BackendError,
         "no working C compiler ({got})",
         "cc, gcc or clang on the PATH, or $CC",
-        "install one (Debian/Ubuntu: apt install gcc), or allow the slow lowering with "
+        "install one (Debian/Ubuntu: apt install gcc), or allow the slow interpreter with "
         "TILEWRIGHT_FALLBACK=1",
     ),
     "c-build": Entry(

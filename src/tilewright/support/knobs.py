@@ -13,7 +13,7 @@ KNOBS = {
     "TILEWRIGHT_DUMP": "folder that receives every stage of every compilation",
     "TILEWRIGHT_SHOW": "1: kernels as they are built; 2: their generated code too",
     "TILEWRIGHT_CHECK": "1: check every structure again before its first use (waits for the device)",
-    "TILEWRIGHT_FALLBACK": "0: no C compiler is an error; 1 (default): slow torch lowering, one warning",
+    "TILEWRIGHT_FALLBACK": "0: no C compiler is an error; 1 (default): a very slow interpreter, one warning",
     "CC": "the C compiler",
 }
 
