@@ -81,7 +81,7 @@ def lane(p: flat.Program, name: str, size: int) -> flat.Program:
     """for v in 0:n (n <= size, by contract) -> lane v in 0:size, where v < n"""
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
-        exact = divides(p, loop.hi, size)
+        exact = size > 1 and divides(p, loop.hi, size)  # every size is a multiple of 1, 0 too
         body = loop.body if exact else (stmt.Guard(loop.var < loop.hi, loop.body),)
         return [Loop(loop.var, const(0), const(size), "lane", body)]
 
