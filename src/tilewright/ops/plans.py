@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tilewright.formats.structure import Structure
 from tilewright.ops.args import LIST, T_LIST
-from tilewright.ops.backend import stream_of
+from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.settings import feature_width, pack
 from tilewright.runtime.worklist import WorkList, make_work_list
 from tilewright.schedule.options import Setting
@@ -82,6 +82,13 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
         s.plans[key] = make_work_list(s.indptr, setting)
     made: WorkList = s.plans[key]
     return made
+
+
+def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:
+    """Work lists are for prepared structures with rows first; inside torch.compile they are left out."""
+    if backend_of(x.device) != "triton" or s.format != "csr" or torch.compiler.is_compiling():
+        return False
+    return s.transposed is not None or setting is not None
 
 
 def listed(

@@ -28,6 +28,7 @@ from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.entry import entry
 from tilewright.ops.library import run
+from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.ops.sparse import as_sparse, bundle, rows_first
 from tilewright.support.errors import error
@@ -114,6 +115,8 @@ def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
             continue
         sparse = rows_first(as_sparse(value, where, name))
         arg, more, sizes = bundle(name, sparse)
+        if lead is None:
+            arg, more, sizes = with_lists(arg, more, sizes, sparse, inputs)
         lead = lead or sparse
         args.append(arg)
         tensors += more
@@ -128,6 +131,22 @@ def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
         for o, sparse in zip(outs, made, strict=True)
     ]
     return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def with_lists(
+    arg: Arg, tensors: list[Tensor], ints: list[int], a: SparseTensor, inputs: dict[str, Any]
+) -> tuple[Arg, list[Tensor], list[int]]:
+    """The same argument with the work lists of a prepared structure, for programs over its rows."""
+    dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
+    s = a.structure
+    if not dense or not may_list(s, dense[-1]):
+        return arg, tensors, ints
+    x = dense[-1]
+    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
+    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad)
+    at = len(arg.arrays)
+    made = replace(arg, arrays=(*arg.arrays, *names))
+    return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]
 
 
 def _check(args: list[Arg], tensors: list[Tensor], where: str) -> None:

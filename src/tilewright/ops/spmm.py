@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
@@ -15,7 +14,7 @@ from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
-from tilewright.ops.plans import SETTINGS, listed
+from tilewright.ops.plans import SETTINGS, listed, may_list
 from tilewright.ops.registry import register
 from tilewright.ops.sparse import Bundle, as_sparse, bundle_of, check_dense, rows_first, sparse_arg
 from tilewright.schedule.options import Setting
@@ -81,7 +80,7 @@ def _call(
     s = a.structure
     made = bundle_of(s)
     kind = None if v is None else (v.dtype, v.dim())
-    lists = _may_list(s, x, setting)
+    lists = may_list(s, x, setting)
     grad = lists and torch.is_grad_enabled() and x.requires_grad
     stream = stream_of(s.device) if lists else 0
     strides = None if x.is_contiguous() else x.stride()
@@ -115,13 +114,6 @@ def _recipe(
         ints += plan_ints
     text = program_text(f"spmm_{name}", (sparse_arg("a", a, arrays), dense_arg("x", x)))
     return text, tensors, ints
-
-
-def _may_list(s: Structure, x: Tensor, setting: Setting | None) -> bool:
-    """Work lists are for prepared structures with rows first; inside torch.compile they are left out."""
-    if backend_of(x.device) != "triton" or s.format != "csr" or torch.compiler.is_compiling():
-        return False
-    return s.transposed is not None or setting is not None
 
 
 def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:

@@ -334,7 +334,7 @@ class _Ready:
         at = {n: k for k, n in enumerate(names)}
         self.take: list[int] = []
         outs = [t.name for t in step.bound.program.outputs]
-        self.spaces: list[tuple[Callable[..., int], torch.dtype, bool]] = []
+        self.spaces: list[tuple[Callable[..., int], torch.dtype]] = []
         size_names = list(kernel.sizes)
         prefix, lists = step.lists if step.lists is not None else ("", ())
         listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
@@ -345,14 +345,16 @@ class _Ready:
             source = listed.get(b.name) or step.source(b.name)
             if b.role == "work" and b.name not in listed:
                 self.take.append(len(names) + len(outs) + len(self.spaces))
-                self.spaces.append((_lambda(b.shape[0], size_names), TORCH[b.dtype], False))
+                self.spaces.append((_lambda(b.shape[0], size_names), TORCH[b.dtype]))
             elif b.name in outs:
                 self.take.append(len(names) + outs.index(b.name))
             else:
                 self.take.append(at[source])
-        self.counters = next((b for b in kernel.buffers if b.role == "counter"), None)
-        self.need = _lambda(self.counters.shape[0], size_names) if self.counters else None
-        self.done_at = at.get(listed.get("done", ""), -1)
+        self.given = [
+            (at[listed[b.name]], _lambda(b.shape[0], size_names), TORCH[b.dtype])
+            for b in kernel.buffers
+            if b.role in ("work", "counter") and b.name in listed
+        ]
         self.sizes = self.size_function(step, at, prefix, listed)
         self.alloc = self.allocator(step)
         last = step.traced.inputs[-1]
@@ -416,7 +418,7 @@ class _Ready:
         """Run into given outputs."""
         mine = self.sizes(sizes, tensors, ints)
         pool = [*tensors, *outs]
-        if self.spaces or self.need is not None:
+        if self.spaces or self.given:
             self.workspaces(pool, mine)
         held = [pool[k] for k in self.take]
         where = [t.data_ptr() for t in held]
@@ -426,11 +428,14 @@ class _Ready:
         self.call(held, where, mine, [floats[k] for k in self.floats])
 
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
-        device = pool[self.like].device
-        for size, dtype, _ in self.spaces:
-            pool.append(torch.empty(size(*sizes), dtype=dtype, device=device))
-        if self.need is not None and pool[self.done_at].numel() < self.need(*sizes):
-            pool[self.done_at] = torch.zeros(self.need(*sizes), dtype=torch.int32, device=device)
+        """Room that did not come along, or is too small for this program (counters start at zero)."""
+        like = pool[self.like]
+        for size, dtype in self.spaces:
+            pool.append(torch.empty(size(*sizes), dtype=dtype, device=like.device))
+        for at, size, dtype in self.given:
+            need = size(*sizes)
+            if pool[at].numel() < need:
+                pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
 
 
 def divisor(size: int) -> int:
