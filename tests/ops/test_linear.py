@@ -74,3 +74,16 @@ def test_weight_by_columns(where: Place) -> None:
 def test_dense(where: Place) -> None:
     x, w = randn(4, 8, device=where.device), randn(5, 8, seed=2, device=where.device)
     close(tw.linear(x, w), x @ w.t())
+
+
+def test_mixed_dtypes(where: Place, request: pytest.FixtureRequest) -> None:
+    """The wider dtype, as for products of sparse matrices, or an error of the catalogue."""
+    if where.name != "c":
+        why = "tl.dot gets operands of two dtypes"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+    x, w = randn(9, 8, device=where.device), randn(5, 8, seed=2, device=where.device).double()
+    rows = torch.tensor([8, 1], device=where.device)
+    try:
+        close(tw.linear(x, w, sparse=rows), whole(x.double(), w, None, rows))
+    except tw.TilewrightError as why:
+        assert why.entry == "dtype"

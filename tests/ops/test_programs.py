@@ -152,3 +152,24 @@ def test_kernels_show_every_stage(fast: Place) -> None:
 def test_printed_as_written() -> None:
     relu_max.trace()
     assert "relu_max" in str(relu_max) and "max(j" in str(relu_max)
+
+
+@tw.program
+def through_edges(a: Any, x: Any, e: Any, y: Any) -> None:
+    """The first statement gives values on a structure, the second reads them."""
+    i, j, f = tw.axes("i j f")
+    e[i, j] = a[i, j] * 2.0
+    y[i, f] = tw.sum(j, e[i, j] * x[j, f])
+
+
+@pytest.mark.xfail(strict=True, reason="what a statement wrote on a structure is read as dense")
+def test_edges_between_statements(where: Place) -> None:
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    _, y = through_edges(tw.SparseTensor.from_dense(dense), x)
+    close(y, 2 * dense @ x)
+
+
+@pytest.mark.xfail(strict=True, reason="an output without axes cannot be built")
+def test_one_number_out(where: Place) -> None:
+    dense = matrix(device=where.device)
+    close(tw.einsum("ij->", dense.to_sparse_csr()), dense.sum())

@@ -96,6 +96,11 @@ def dense_arg(name: str, t: Tensor) -> Arg:
     return Arg(name, "dense", name_of(t.dtype), t.dim(), strided=strided)
 
 
+def dense_key(t: Tensor) -> tuple[object, ...]:
+    """What `dense_arg` depends on: cheap to compare."""
+    return (t.dtype, t.dim(), None if t.is_contiguous() else t.stride())
+
+
 def _unit_dim(t: Tensor) -> int:
     units = [d for d in range(t.dim()) if t.stride(d) == 1]
     return units[-1] if units else -1

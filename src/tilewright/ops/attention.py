@@ -11,13 +11,12 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.monoid import LOG2E
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.sparse import bundle, check_dense
+from tilewright.ops.sparse import bundle_of, check_dense, text_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -97,12 +96,13 @@ def _call(
     q4 = q.reshape(kv, group, *q.shape[-2:]).contiguous()
     k3 = k.reshape(kv, *k.shape[-2:]).contiguous()
     v3 = v.reshape(kv, *v.shape[-2:]).contiguous()
-    arg, tensors, ints = bundle("mask", mask)
+    made = bundle_of(mask.structure)
+    ints = list(made.ints)
     if backend_of(q.device) == "triton":
         ints.append(pack(setting or choose(q.shape[-1], mask.structure.block)))
-    args = (arg, dense_arg("q", q4), dense_arg("k", k3), dense_arg("v", v3))
+    text = text_of("attention_blocks", "mask", mask, made, q=q4, k=k3, v=v3)
     factor = (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1])) * LOG2E
-    return program_text("attention_blocks", args), [*tensors, q4, k3, v3], ints, [factor]
+    return text, [*made.tensors, q4, k3, v3], ints, [factor]
 
 
 def choose(d: int, block: tuple[int, int]) -> Setting:

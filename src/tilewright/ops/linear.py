@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.args import dense_arg, dense_key, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
@@ -29,6 +29,7 @@ def rows_product(x: Param, w: Param, rows: Param, y: Param) -> None:
 
 register(trace(rows_product))
 
+_TEXTS: dict[object, str] = {}
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
 
@@ -91,10 +92,17 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
 def _call(
     x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
-    args = (dense_arg("x", x), dense_arg("w", w), dense_arg("rows", rows.contiguous()))
+    rows = rows.contiguous()
     chosen = setting or (LARGE if rows.shape[0] >= 1024 else SMALL)
-    ints = [pack(chosen)] if backend_of(x.device) == "triton" and x.dtype.itemsize == 2 else []
-    return program_text("rows_product", args), [x, w, rows.contiguous()], ints
+    tiled = backend_of(x.device) == "triton" and x.dtype.itemsize == 2
+    key = (dense_key(x), dense_key(w), dense_key(rows))
+    text = _TEXTS.get(key)
+    if text is None:
+        args = (dense_arg("x", x), dense_arg("w", w), dense_arg("rows", rows))
+        text = program_text("rows_product", args)
+        if not torch.compiler.is_compiling():
+            _TEXTS[key] = text
+    return text, [x, w, rows], [pack(chosen)] if tiled else []
 
 
 def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None) -> Launch:

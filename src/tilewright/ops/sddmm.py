@@ -10,15 +10,17 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.sparse import as_sparse, bundle, check_dense, rows_first
+from tilewright.ops.sparse import as_sparse, bundle_of, check_dense, rows_first, text_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
+NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
+WIDE: Setting = {"edges": 16, "width": 64, "warps": 2}
 OPS = ("dot", "add", "sub", "mul", "div")
 
 
@@ -93,11 +95,13 @@ def _call(
         and not torch.compiler.is_compiling()
     ):
         a.structure.rows_stored()
-    arg, tensors, ints = bundle("a", a)
-    if setting is not None:
-        ints.append(pack(setting))
-    args = (arg, dense_arg("x", x), dense_arg("z", z))
-    return program_text(f"sddmm_{op}", args), [*tensors, x, z], ints
+    if setting is None and op == "dot" and backend_of(x.device) == "triton":
+        setting = NARROW if x.shape[1] <= NARROW["width"] else WIDE
+    made = bundle_of(a.structure)
+    values = [] if a.values is None else [a.values.contiguous()]
+    ints = made.ints if setting is None else [*made.ints, pack(setting)]
+    text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
+    return text, [*made.tensors, *values, x, z], ints
 
 
 def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch:

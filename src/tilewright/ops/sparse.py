@@ -16,7 +16,7 @@ from tilewright.formats.check import check_structure
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
-from tilewright.ops.args import Arg, sparse_arrays
+from tilewright.ops.args import Arg, dense_arg, dense_key, program_text, sparse_arrays
 from tilewright.ops.dtypes import name_of
 from tilewright.support import knobs
 from tilewright.support.errors import error
@@ -55,6 +55,7 @@ class Bundle:
         self.ints = [s.shape[0], s.shape[1]]
         self.made_with = (s.row_of, s.transposed)
         self.recipes: dict[object, tuple[str, list[Tensor], list[int]]] = {}
+        self.texts: dict[object, str] = {}
 
     def current(self, s: Structure) -> bool:
         """Whether nothing was prepared since."""
@@ -82,6 +83,17 @@ def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
     rank = 2 if values is None else values.dim() + 1 - blocked
     index = name_of(s.index_dtype)
     return Arg(name, s.format, dtype, rank, index, s.block_name, values is not None, None, arrays)
+
+
+def text_of(template: str, name: str, a: SparseTensor, made: Bundle, **dense: Tensor) -> str:
+    """The program's text over a sparse argument and dense ones, kept with the structure."""
+    v = a.values
+    key = (template, None if v is None else (v.dtype, v.dim()), *map(dense_key, dense.values()))
+    text = made.texts.get(key)
+    if text is None:
+        args = (sparse_arg(name, a, made.arrays), *(dense_arg(n, t) for n, t in dense.items()))
+        text = made.texts[key] = program_text(template, args)
+    return text
 
 
 def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
