@@ -127,7 +127,12 @@ def compile_triton(
     if target is None and build_triton.interpreted():
         call = kernel.interpreted_caller(build_triton.load(source, t.name), grid)
         return _kernel(t, "triton", log, call, setting)
-    even = [n for n, (name, kind) in enumerate(params) if _is_even(name, kind, divisors, aligned)]
+    loose = {f"{b.name}_ptr" for b in t.buffers if b.role == "index"}
+    even = [
+        n
+        for n, (name, kind) in enumerate(params)
+        if name not in loose and _is_even(name, kind, divisors, aligned)
+    ]
     where = (
         target if target is not None else build_triton.device_target(torch.cuda.current_device())
     )

@@ -160,6 +160,8 @@ class _Printer:
                 return "tl.program_id(0)"
             case tile.Arange(dim):
                 return f"tl.arange(0, {self.dims[dim]})"
+            case tile.Full(v, d, ()):
+                return f"tl.cast({self.number(v)}, {TYPES[d]})"
             case tile.Full(v, d, dims):
                 return f"tl.full({self.shape(dims)}, {self.number(v)}, {TYPES[d]})"
             case tile.Expand(a, have, want):

@@ -42,6 +42,7 @@ def gradient(t: Traced) -> Gradient:
     for target, value in list(zip(s.targets, s.values, strict=True))[:1]:
         seed = Load(back.ref(f"d_{target.buffer.name}"), target.indices)
         axes = tuple(dict.fromkeys(n for n in walk(target.indices) if isinstance(n, Index)))
+        back.order = axes
         back.visit(value, seed, axes, ())
     return Gradient(tuple(back.first), back.programs())
 
@@ -49,6 +50,7 @@ def gradient(t: Traced) -> Gradient:
 @dataclass
 class _Back:
     t: Traced
+    order: tuple[Index, ...] = ()
     first: list[Traced] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
     found: list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]] = field(
@@ -129,7 +131,10 @@ class _Back:
             p = unary("exp", score - top)
             mean = self.keep(e)
             self.visit(value, g * p, wide, drives)
-            self.visit(score, g * p * (value - mean), wide, drives)
+            rest = tuple(ix for ix in axes if ix in free_indices(score))
+            extra = tuple(ix for ix in axes if ix not in rest)
+            pull = self.over(extra, g * value) - self.keep_over(extra, g * mean)
+            self.visit(score, p * pull, (*rest, *e.over), drives)
             return
         arg = e.args[0]
         match e.monoid.name:
@@ -150,9 +155,26 @@ class _Back:
                 raise error("no-gradient", name=self.t.name, got=f"{e.monoid.name} has no reverse")
         self.visit(arg, inner, wide, drives)
 
+    def rank(self, ix: Index) -> int:
+        """Intermediates have their axes in the order of the output."""
+        return self.order.index(ix) if ix in self.order else len(self.order)
+
+    def over(self, axes: tuple[Index, ...], e: Expr) -> Expr:
+        """The sum over axes, which are renamed so that nothing outside captures them."""
+        fresh = {ix: Index(ix.name) for ix in axes}
+        return (
+            Reduce(monoids("f32")["sum"], tuple(fresh.values()), (substitute(e, dict(fresh)),))
+            if axes
+            else e
+        )
+
+    def keep_over(self, axes: tuple[Index, ...], e: Expr) -> Expr:
+        made = self.over(axes, e)
+        return self.keep(made) if isinstance(made, Reduce) else made
+
     def keep(self, e: Reduce) -> Load:
         """An intermediate: the reduction as a program of its own, read back by its free indices."""
-        axes = tuple(dict.fromkeys(free_indices(e)))
+        axes = tuple(sorted(dict.fromkeys(free_indices(e)), key=self.rank))
         name = f"kept{len(self.first)}"
         target = Load(self.ref(name), axes)
         self.first.append(self.program(f"{self.t.name}_{name}", name, Assign((target,), (e,))))

@@ -31,6 +31,7 @@ from tilewright.ir.expr import (
     cast,
     const,
     dtype_of,
+    promote,
 )
 from tilewright.ir.node import parts, rebuild, walk
 from tilewright.support.names import Names
@@ -302,6 +303,9 @@ class Tiler:
             b = self.emit("side", da, Cast(da, b.e), b.lanes)
         elif db in HALF and da not in HALF:
             a = self.emit("side", db, Cast(db, a.e), a.lanes)
+        elif da != db:
+            d = promote(da, db)
+            a, b = (self.emit("side", d, cast(d, t.e), t.lanes) for t in (a, b))
         return a, b
 
     def oriented(self, t: Tiled, want: Lanes) -> Expr:

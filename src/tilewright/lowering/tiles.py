@@ -358,4 +358,4 @@ class _Lower:
 
 
 def _full(ident: Const, d: str, lanes: Lanes) -> Expr:
-    return tile.Full(ident, d, tuple(v.name for v in lanes)) if lanes else ident
+    return tile.Full(ident, d, tuple(v.name for v in lanes))

@@ -24,7 +24,7 @@ def einsum(subscripts: str, *operands: Any) -> Any:
     >>> y = einsum("ij,jf->if", A, x)
     """
     traced = _traced(subscripts, len(operands))
-    return call(traced, dict(zip(traced.inputs, operands, strict=True)), [])
+    return call(traced.name, dict(zip(traced.inputs, operands, strict=True)), [])
 
 
 @functools.cache

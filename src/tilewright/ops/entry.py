@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ops.args import Arg, read_program
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.registry import Template, template
@@ -38,9 +39,15 @@ class Entry:
             for out in step.bound.program.outputs:
                 if out.name not in names:
                     names.append(out.name)
-                    kind = "dense"
-                    args.append(Arg(out.name, kind, out.dtype, len(out.shape)))
+                    args.append(self.arg_of(out))
         return made
+
+    def arg_of(self, out: Tensor_) -> Arg:
+        """The argument that an output is to later statements: on a structure when it has one."""
+        if out.sparse:
+            lead = next(a for a in self.args if a.kind != "dense" and ":" not in a.kind)
+            return Arg(out.name, f"like:{lead.name}", out.dtype, len(out.shape), block=lead.block)
+        return Arg(out.name, "dense", out.dtype, len(out.shape))
 
     def forward(
         self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]

@@ -43,24 +43,26 @@ class Program:
         self.__doc__ = fn.__doc__
         self.params = tuple(inspect.signature(fn).parameters)
         self.traced: dict[tuple[str, ...], Traced] = {}
+        self.key = f"{fn.__module__}.{fn.__qualname__}#{len(_PROGRAMS)}"
+        _PROGRAMS[self.key] = self
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs, in the order of the parameters: dense tensors, or SparseTensors on an input's structure."""
         scalars = tuple(
             n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float)
         )
-        traced = traced_for(self, scalars)
+        name, needed = traced_for(self.key, scalars)
         given = [v for n, v in zip(self.params, inputs, strict=False) if n not in scalars]
-        if len(inputs) != len(traced.inputs) + len(scalars):
+        if len(given) != len(needed):
             raise error(
                 "argument",
                 where=f"{self.__name__}({', '.join(self.params)})",
                 name="inputs",
                 got=len(inputs),
-                expected=f"{len(traced.inputs) + len(scalars)}: {', '.join(traced.inputs + scalars)}",
+                expected=f"{len(needed) + len(scalars)}: {', '.join(needed + scalars)}",
             )
         floats = [float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars]
-        return call(traced, dict(zip(traced.inputs, given, strict=True)), floats)
+        return call(name, dict(zip(needed, given, strict=True)), floats)
 
     def trace(self, scalars: tuple[str, ...] = ()) -> Traced:
         """The program over references; traced once for each choice of scalar parameters."""
@@ -86,13 +88,15 @@ class Program:
         return str(next(iter(self.traced.values()))) if self.traced else f"program {self.__name__}"
 
 
-def traced_for(p: Program, scalars: tuple[str, ...]) -> Traced:
-    """`p.trace(scalars)`; a constant to torch.compile."""
-    return p.trace(scalars)
+def traced_for(key: str, scalars: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """(template, inputs) of a program; a constant to torch.compile, so it takes and gives constants."""
+    traced = _PROGRAMS[key].trace(scalars)
+    return traced.name, traced.inputs
 
 
 traced_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
+_PROGRAMS: dict[str, Program] = {}
 _ENTRIES: dict[tuple[str, str], Any] = {}
 
 
@@ -101,20 +105,20 @@ def program(fn: Callable[..., None]) -> Program:
     return Program(fn)
 
 
-def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
-    """Run a traced program on tensors, sparse or dense."""
+def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
+    """Run a registered program on tensors, sparse or dense."""
     args: list[Arg] = []
     tensors: list[Tensor] = []
     ints: list[int] = []
     lead: SparseTensor | None = None
-    where = f"{traced.name}({', '.join(traced.params)})"
-    for name, value in inputs.items():
+    where = f"{name}({', '.join(inputs)})"
+    for label, value in inputs.items():
         if isinstance(value, Tensor) and value.layout == torch.strided:
-            args.append(dense_arg(name, value))
+            args.append(dense_arg(label, value))
             tensors.append(value)
             continue
-        sparse = rows_first(as_sparse(value, where, name))
-        arg, more, sizes = bundle(name, sparse)
+        sparse = rows_first(as_sparse(value, where, label))
+        arg, more, sizes = bundle(label, sparse)
         if lead is None:
             arg, more, sizes = with_lists(arg, more, sizes, sparse, inputs)
         lead = lead or sparse
@@ -122,8 +126,8 @@ def call(traced: Traced, inputs: dict[str, Any], floats: list[float]) -> Any:
         tensors += more
         ints += sizes
     _check(args, tensors, where)
-    _check_sizes(traced, inputs, where)
-    text = program_text(traced.name, tuple(args))
+    _check_sizes(name, inputs, where)
+    text = program_text(name, tuple(args))
     outs = run(text, tensors, ints, floats)
     made = _entry(text, backend_of(tensors[0].device))
     wrapped = [
@@ -159,9 +163,9 @@ def _check(args: list[Arg], tensors: list[Tensor], where: str) -> None:
             )
 
 
-def _check_sizes(traced: Traced, inputs: dict[str, Any], where: str) -> None:
+def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:
     """One size for one axis, over all arguments that it addresses."""
-    for axis, places in places_of(traced.name):
+    for axis, places in places_of(program):
         first, rest = places[0], places[1:]
         for other in rest:
             a, b = (_extent(inputs[name], dim) for name, dim in (first, other))

@@ -126,10 +126,20 @@ class Step:
                 widths.setdefault(self.name_of_size(t.shape[unit]))
         self.widths = [w for w in widths if w not in held]
         blocked = [a for a in self.args.values() if a.block != "1x1"]
-        self.blocked = [n for n in held] if blocked else []
+        self.blocked = self.block_sizes(blocked)
         self.listed = self.nest.rows is not None and not self.nest.blocks and self.product is None
         self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
         self.lists = self.list_names()
+
+    def block_sizes(self, blocked: list[Arg]) -> dict[str, int]:
+        """Sizes that blocks cut, with the block: a length counts as whole blocks, or as not."""
+        made = {}
+        for a in blocked:
+            for t in self.bound.program.tensors:
+                if t.name == a.name:
+                    for e, b in zip(t.shape[:2], a.blocks, strict=True):
+                        made[self.name_of_size(e)] = b
+        return made
 
     @staticmethod
     def name_of_size(e: Expr) -> str:
@@ -204,15 +214,16 @@ class Step:
         """Everything a kernel is compiled for. C: exact widths up to 512. Triton: classes of widths."""
         if self.backend == "c":
             return tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
-        classes = tuple([divisor(sizes[k]) for k in self.class_at])
+        classes = tuple([divisor(sizes[k]) for k in self.narrow_at])
+        whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
         spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
         small = all([sizes[k] < NARROW for k in self.narrow_at])
-        return (classes, spans, small, *mark[-3:])
+        return (classes, whole, spans, small, *mark[-3:])
 
     @cached_property
     def mark(self) -> Callable[[Sequence[int]], tuple[Any, ...]]:
         """The sizes that may change the kernel, as one generated function."""
-        at = sorted({*self.width_at, *self.class_at, *self.narrow_at})
+        at = sorted({*self.width_at, *self.blocked_at, *self.narrow_at})
         return eval(f"lambda s: ({''.join(f's[{k}], ' for k in at)})")
 
     @cached_property
@@ -230,10 +241,8 @@ class Step:
         return [k for k, n in enumerate(self.size_names) if n in self.narrow]
 
     @cached_property
-    def class_at(self) -> list[int]:
-        names = {*self.narrow, *self.blocked}
-        made = [k for k, n in enumerate(self.size_names) if n in names]
-        return made
+    def blocked_at(self) -> list[int]:
+        return [k for k, n in enumerate(self.size_names) if n in self.blocked]
 
     def packed(self, ints: Sequence[int]) -> int:
         at = self.setting_at
@@ -253,7 +262,8 @@ class Step:
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
             return _Ready(self, driver.compile_c(p, exact))
         setting = self.setting(unpack(self.packed(ints)), sizes)
-        divisors = {n: d for n in [*self.narrow, *self.blocked] if (d := divisor(sizes[n])) > 1}
+        divisors = {n: d for n in self.narrow if (d := divisor(sizes[n])) > 1}
+        divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
         options = driver.TritonOptions(
             setting.get("warps", 4), setting.get("stages", 3), precision()
         )
@@ -283,6 +293,8 @@ class Step:
         if self.lists is not None:
             made["listed"] = 1
         inner = [r for r in self.nest.reductions if r.depth and not r.variable and not r.constant]
+        if inner and self.nest.blocks:
+            made = {"bm": 64, "bn": 64, **made}
         if inner and "inner" not in made:
             made["inner"] = max(16, max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in inner))
         if (
@@ -355,6 +367,7 @@ class _Ready:
             for b in kernel.buffers
             if b.role in ("work", "counter") and b.name in listed
         ]
+        self.wide = [k for k, b in enumerate(kernel.buffers) if b.role != "index"]
         self.sizes = self.size_function(step, at, prefix, listed)
         self.alloc = self.allocator(step)
         last = step.traced.inputs[-1]
@@ -385,11 +398,11 @@ class _Ready:
             assert t.values is not None
             how = "new_empty" if covers(step.bound.program, t) else "new_zeros"
             space[f"d{k}"] = TORCH[t.dtype]
-            shape = ", ".join(text(e) for e in t.values.shape)
+            shape = "".join(f"{text(e)}, " for e in t.values.shape)
             dtype = (
                 "" if t.dtype == like and step.traced.inputs[-1] in step.names else f", dtype=d{k}"
             )
-            parts.append(f"like.{how}(({shape},){dtype})")
+            parts.append(f"like.{how}(({shape}){dtype})")
         return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
 
     def run(
@@ -422,7 +435,7 @@ class _Ready:
             self.workspaces(pool, mine)
         held = [pool[k] for k in self.take]
         where = [t.data_ptr() for t in held]
-        if self.aligned and functools.reduce(operator.or_, where) & 15:
+        if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
             self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
             return
         self.call(held, where, mine, [floats[k] for k in self.floats])

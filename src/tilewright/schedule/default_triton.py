@@ -12,11 +12,12 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one, for `l
 from __future__ import annotations
 
 from tilewright.ir import flat
-from tilewright.ir.expr import Const
+from tilewright.ir.expr import Const, Load
+from tilewright.ir.node import walk
 from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.options import Setting
-from tilewright.schedule.shape import Nest, Reduction, nest_of, product_of
+from tilewright.schedule.shape import Nest, Reduction, is_unit, nest_of, product_of
 from tilewright.schedule.work import pad, work_list
 
 INNER = 256
@@ -89,7 +90,8 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
     dense = [r for r in nest.reductions if not r.variable and r.depth == 0 and not _bounds(nest, r)]
     if dense and nest.free:
-        name = nest.free[0].var.name
+        stored = [s for s in nest.free if s.var.name.startswith("p_")]
+        name = (stored or nest.free[-1:])[0].var.name
         p = step.split(p, name, setting.get("edges", 32))
         p = step.kind(p, f"{name}_i", "lane")
         p = step.kind(p, f"{name}_o", "grid")
@@ -125,6 +127,9 @@ def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
 def _dense_reduction(p: flat.Program, r: Reduction, setting: Setting) -> flat.Program:
     """A reduction over a whole dense dimension: lanes, or tiles of lanes one after the other."""
     if any(f.monoid.lane is None and f.monoid.fold is None for f in r.folds):
+        return p
+    loads = [n for n in walk(r.loop.body) if isinstance(n, Load)]
+    if not any(is_unit(r.loop.var, n.indices[0]) for n in loads):
         return p
     if setting.get("inner"):
         return step.lane(p, r.name, setting["inner"])

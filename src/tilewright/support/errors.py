@@ -44,12 +44,13 @@ class FormBroken(AssertionError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the catalogue: `what`, `expected` and `cure` are format strings over the caller's names."""
+    """One row: format strings over the caller's names; `where` when the caller has no better place."""
 
     kind: type[TilewrightError]
     what: str
     expected: str
     cure: str
+    where: str = ""
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -132,39 +133,45 @@ CATALOGUE: dict[str, Entry] = {
         "axis {name} has no size",
         "an axis that indexes at least one tensor argument",
         "use {name} in an access such as x[{name}, ...]",
+        where="index notation",
     ),
     "axis-size": Entry(
         LanguageError,
         "axis {name} is {got}",
         "one size for one axis",
         "use two axes, or check the operands' shapes",
+        where="index notation",
     ),
     "rank": Entry(
         LanguageError,
         "{name} is indexed by {got} axes",
         "{expected}",
         "give one axis for each dimension",
+        where="index notation",
     ),
     "einsum": Entry(
         LanguageError,
         "the subscripts {got} cannot be read",
         "{expected}",
         "write one group of letters for each operand, for instance 'ij,jf->if'",
+        where="einsum",
     ),
     "unsupported": Entry(
         LanguageError,
         "{name}: {got}",
         "{expected}",
         "rewrite the statement, or convert the operand to a format that has this order",
+        where="lowering the program",
     ),
     "program-output": Entry(
         LanguageError,
         "program {name} {got}",
         "the last parameters assigned to, all others only read",
         "assign every output once: y[i, f] = ...",
+        where="@tw.program",
     ),
     # schedules
-    "illegal": Entry(ScheduleError, "{name}: {got}", "{expected}", "{cure}"),
+    "illegal": Entry(ScheduleError, "{name}: {got}", "{expected}", "{cure}", where="the schedule"),
     # machines
     "no-compiler": Entry(
         BackendError,
@@ -172,30 +179,35 @@ CATALOGUE: dict[str, Entry] = {
         "cc, gcc or clang on the PATH, or $CC",
         "install one (Debian/Ubuntu: apt install gcc), or allow the slow interpreter with "
         "TILEWRIGHT_FALLBACK=1",
+        where="building a C kernel",
     ),
     "c-build": Entry(
         BackendError,
         "the C compiler failed on {name}: {got}",
         "a C11 compiler with OpenMP",
         "set CC to another compiler; the source is kept at {path}",
+        where="building a C kernel",
     ),
     "no-triton": Entry(
         BackendError,
         "Triton cannot be used: {got}",
         "Triton 3.6 or newer beside torch",
         "pip install triton, or move the tensors to the CPU",
+        where="building a Triton kernel",
     ),
     "cache-folder": Entry(
         BackendError,
         "the cache folder {name} cannot be used: {got}",
         "a folder that can be written and executed from",
         "point TILEWRIGHT_CACHE at another folder",
+        where="the cache on disk",
     ),
     "no-gradient": Entry(
         NoGradient,
         "{name} has no gradient: {got}",
         "sum, mean, max, logsumexp or softmax-weighted sum of differentiable expressions",
         "rewrite the statement, or detach its inputs",
+        where="reverse mode",
     ),
 }
 
@@ -210,8 +222,7 @@ def error(entry: str, *, where: str = "", **names: object) -> TilewrightError:
     row = CATALOGUE[entry]
     told = _Names(names)
     text = [row.what.format_map(told)]
-    if where:
-        text.append(f"  in: {where}")
+    text.append(f"  in: {where or row.where}")
     text.append(f"  expected: {row.expected.format_map(told)}")
     text.append(f"  hint: {row.cure.format_map(told)}")
     made = row.kind("\n".join(text))

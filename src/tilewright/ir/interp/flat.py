@@ -165,6 +165,8 @@ class _Run(Maker):
                 self.fold(s)
             case stmt.Store(b, (at,), e):
                 self.store(b, self.full(at), self.full(e), s)
+            case stmt.Prefetch():
+                pass
             case stmt.Guard(c, body):
                 self.guard(c, body)
             case stmt.If(c, then, orelse):
