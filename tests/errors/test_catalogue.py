@@ -16,10 +16,6 @@ from tilewright.runtime import build_c, build_triton
 from tilewright.support.errors import CATALOGUE, TilewrightError
 
 # Entries raised without where=: drop one from here when its text says "in:".
-NOWHERE = {
-    *("unknown-axis", "rank", "unsupported", "program-output", "no-gradient", "illegal"),
-    *("no-compiler", "c-build", "no-triton", "cache-folder"),
-}
 ACTIONS: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {}
 
 
@@ -210,8 +206,6 @@ def test_parts(
     entry: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """What is wrong, in which call, what was expected, what to do."""
-    if entry in NOWHERE:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="does not say where"))
     what, *rest = text_of(entry, monkeypatch, tmp_path).splitlines()
     parts = [line.partition(":")[0].strip() for line in rest if line.startswith("  ")]
     assert what.strip()

@@ -78,9 +78,6 @@ def test_dense(where: Place) -> None:
 
 def test_mixed_dtypes(where: Place, request: pytest.FixtureRequest) -> None:
     """The wider dtype, as for products of sparse matrices, or an error of the catalogue."""
-    if where.name != "c":
-        why = "tl.dot gets operands of two dtypes"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     x, w = randn(9, 8, device=where.device), randn(5, 8, seed=2, device=where.device).double()
     rows = torch.tensor([8, 1], device=where.device)
     try:

@@ -81,9 +81,6 @@ def test_divisibility_of_structures(
     name: str, backend_name: str, request: pytest.FixtureRequest
 ) -> None:
     """Lengths 18, 20, 24, 40: multiples of 2, 4 and 8, none of the block; still one kernel."""
-    if (name, backend_name) == ("attention", "triton"):
-        why = "sizes of blocked structures are compiled by their power of two, not by the block"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     with backend(backend_name):
         calls = [MAKERS[name](n, n, 16) for n in (18, 20, 24, 40)]
         assert keys(calls, backend_name) == 1

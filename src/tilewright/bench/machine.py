@@ -91,7 +91,10 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    return _output(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"])
+    """The commit measured; where there is no checkout, the one that $TILEWRIGHT_COMMIT names."""
+    return os.environ.get("TILEWRIGHT_COMMIT") or _output(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    )
 
 
 def _output(command: list[str]) -> str | None:

@@ -80,16 +80,17 @@ class _Bind:
         self.sizes: dict[str, Var] = {}
 
     def run(self) -> Bound:
-        for name in sorted(self.traced.inputs, key=lambda n: self.specs[n].format[:5] == "like:"):
+        for name in sorted(self.specs, key=lambda n: self.specs[n].format[:5] == "like:"):
             self.tensors[name] = self.input(name, self.specs[name])
         self.acc = self.accumulator()
         body = tuple(self.statement(s) for s in self.traced.body)
-        ordered = tuple(self.tensors[n] for n in self.traced.params if n in self.tensors)
+        held = [n for n in self.specs if n not in self.traced.params]
+        ordered = tuple(self.tensors[n] for n in (*held, *self.traced.params) if n in self.tensors)
         scalars = tuple(Var(v.name, self.acc) for v in self.traced.scalars)
         body = substitute(body, dict(zip(self.traced.scalars, scalars, strict=True)))
         program = coord.Program(self.traced.name, ordered, scalars, body)
         arrays = tuple(
-            b.name for n in self.traced.inputs for b in buffers_of_tensor(self.tensors[n])
+            b.name for n in (*held, *self.traced.inputs) for b in buffers_of_tensor(self.tensors[n])
         )
         return Bound(program, tuple(dict.fromkeys(arrays)), tuple(self.rules), tuple(self.given))
 
@@ -104,7 +105,12 @@ class _Bind:
         return self.size(size)
 
     def index_at(self, name: str, dim: int) -> Index | None:
-        """The index that addresses a dimension, if one does so directly."""
+        """The index that addresses a dimension, if one does so directly.
+
+        An argument that only lends its structure has the indices of the one that borrows it.
+        """
+        if name not in self.traced.params:
+            name = next((n for n, s in self.specs.items() if s.format == f"like:{name}"), name)
         for n in walk(self.traced.body):
             if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name:
                 if len(n.indices) <= dim:

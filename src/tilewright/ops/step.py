@@ -38,6 +38,7 @@ from tilewright.support import knobs
 
 EXACT = 512
 NARROW = 1 << 31
+VECTOR = 16
 VIEWS = {
     "csr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
     "csc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
@@ -49,7 +50,7 @@ VIEWS = {
 }
 
 
-def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
+def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
     """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
     if arg.kind == "ragged":
         return arg.kind
@@ -58,8 +59,9 @@ def view_of(traced: Traced, arg: Arg, nested: bool) -> str:
     s = traced.body[0]
     assert isinstance(s, coord.Assign)
     held = set(spatial(s))
+    names = (arg.name, *borrowers)
     for n in walk(s):
-        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == arg.name:
+        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:
             row, col = n.indices[0], n.indices[1]
             if row in held and col in held:
                 return by_row if nested else "bcoo" if blocked else "coo"
@@ -76,12 +78,16 @@ class Step:
         self.traced, self.backend = traced, backend
         self.args = {a.name: a for a in args}
         self.names = list(names)
+        lends = [a.kind[5:] for a in args if a.name in traced.inputs and a.kind.startswith("like:")]
+        used = [*traced.inputs, *(n for n in lends if n not in traced.inputs)]
         self.views = {
-            a.name: view_of(traced, a, backend == "c")
+            a.name: view_of(
+                traced, a, backend == "c", [b.name for b in args if b.kind == f"like:{a.name}"]
+            )
             for a in args
-            if a.name in traced.inputs and a.kind != "dense" and not a.kind.startswith("like:")
+            if a.name in used and a.kind != "dense" and not a.kind.startswith("like:")
         }
-        self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in traced.inputs})
+        self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in used})
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
         self.kernels: dict[tuple[Any, ...], _Ready] = {}
@@ -112,7 +118,10 @@ class Step:
         return buffer
 
     def classify(self) -> None:
-        """Which sizes are widths (compiled by class) and whether there are rows to list."""
+        """Which sizes are widths (compiled by class) and whether there are rows to list.
+
+        Widths are the contiguous dimensions of dense inputs; an output's own last dimension is a coarse one.
+        """
         p = self.bound.program
         flat = lower_to_flat(lower_to_position(p))
         self.nest = nest_of(flat)
@@ -120,11 +129,14 @@ class Step:
         held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[:2]}
         widths: dict[str, None] = {}
         for t in p.tensors:
-            if not t.sparse and t.shape and not (len(t.shape) == 1 and t.dtype in ("i32", "i64")):
+            listing = len(t.shape) == 1 and t.dtype in ("i32", "i64")
+            if t.role == "in" and not t.sparse and t.shape and not listing:
                 arg = self.args.get(t.name)
                 unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
                 widths.setdefault(self.name_of_size(t.shape[unit]))
         self.widths = [w for w in widths if w not in held]
+        last = [self.name_of_size(t.shape[-1]) for t in p.outputs if not t.sparse and t.shape]
+        self.coarse = [n for n in last if n not in held and n not in self.widths]
         blocked = [a for a in self.args.values() if a.block != "1x1"]
         self.blocked = self.block_sizes(blocked)
         self.listed = self.nest.rows is not None and not self.nest.blocks and self.product is None
@@ -214,11 +226,16 @@ class Step:
         """Everything a kernel is compiled for. C: exact widths up to 512. Triton: classes of widths."""
         if self.backend == "c":
             return tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
-        classes = tuple([divisor(sizes[k]) for k in self.narrow_at])
+        classes = tuple([self.divisor(self.size_names[k], sizes[k]) for k in self.narrow_at])
         whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
         spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
         small = all([sizes[k] < NARROW for k in self.narrow_at])
         return (classes, whole, spans, small, *mark[-3:])
+
+    def divisor(self, name: str, size: int) -> int:
+        """The class of a width; lengths that only an output has are not told apart below 16."""
+        made = divisor(size)
+        return 1 if made < VECTOR and name in self.coarse else made
 
     @cached_property
     def mark(self) -> Callable[[Sequence[int]], tuple[Any, ...]]:
@@ -234,7 +251,7 @@ class Step:
     @cached_property
     def narrow(self) -> list[str]:
         """Sizes that fit 32 bits when they are below 2**31: widths and strides."""
-        return [*self.widths, *(r.size for r in self.bound.rules if r.stride)]
+        return [*self.widths, *self.coarse, *(r.size for r in self.bound.rules if r.stride)]
 
     @cached_property
     def narrow_at(self) -> list[int]:
@@ -262,7 +279,7 @@ class Step:
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
             return _Ready(self, driver.compile_c(p, exact))
         setting = self.setting(unpack(self.packed(ints)), sizes)
-        divisors = {n: d for n in self.narrow if (d := divisor(sizes[n])) > 1}
+        divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
         divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
         options = driver.TritonOptions(
             setting.get("warps", 4), setting.get("stages", 3), precision()

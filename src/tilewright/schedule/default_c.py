@@ -16,7 +16,7 @@ from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
 from tilewright.schedule.memory import prefetch
 from tilewright.schedule.options import COptions
-from tilewright.schedule.shape import Nest, Reduction, nest_of
+from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
@@ -70,7 +70,7 @@ def _reduction(p: flat.Program, nest: Nest, r: Reduction, options: COptions) -> 
             return p
     vector = all(f.monoid.name == "sum" and f.state for f in r.folds) and len(r.folds) == 1
     lanes = any(x.kind == "lane" for x in loops(p))
-    if not vector or (lanes and r.depth == 0):
+    if not vector or (lanes and r.depth == 0) or bounds_another(nest, r):
         return p
     if isinstance(r.loop.hi, Const) and r.loop.hi.value <= options.width:
         return step.kind(p, r.name, "lane")

@@ -15,9 +15,9 @@ from tilewright.ir import flat
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.node import walk
 from tilewright.schedule import loop as step
-from tilewright.schedule.edit import loops, uses
+from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
-from tilewright.schedule.shape import Nest, Reduction, is_unit, nest_of, product_of
+from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_unit, nest_of, product_of
 from tilewright.schedule.work import pad, work_list
 
 INNER = 256
@@ -88,7 +88,11 @@ def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
 
 def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
-    dense = [r for r in nest.reductions if not r.variable and r.depth == 0 and not _bounds(nest, r)]
+    dense = [
+        r
+        for r in nest.reductions
+        if not r.variable and r.depth == 0 and not bounds_another(nest, r)
+    ]
     if dense and nest.free:
         stored = [s for s in nest.free if s.var.name.startswith("p_")]
         name = (stored or nest.free[-1:])[0].var.name
@@ -104,11 +108,6 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
                 p = step.rfactor(p, f"{r.name}_i")
         return p
     return _features(p, nest, setting)
-
-
-def _bounds(nest: Nest, r: Reduction) -> bool:
-    """Whether a loop's variable bounds another loop: then it cannot be a lane."""
-    return any(uses((o.loop.lo, o.loop.hi), r.loop.var) for o in nest.reductions)
 
 
 def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:

@@ -90,6 +90,11 @@ def nest_of(p: flat.Program) -> Nest:
     return Nest(tuple(spatial), tuple(found))
 
 
+def bounds_another(nest: Nest, r: Reduction) -> bool:
+    """Whether a loop's variable bounds another loop: then it cannot be a lane."""
+    return any(uses((o.loop.lo, o.loop.hi), r.loop.var) for o in nest.reductions)
+
+
 def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
     """(m, n, k) of a dense product: sum over k of a[.., m, k] * b[.., k, n]."""
     for r in nest.reductions:
