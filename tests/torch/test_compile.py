@@ -84,7 +84,8 @@ def row_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
 
 
 def block_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
-    rows, cols = min(rows, 100) + 40, min(cols, 100) + 40  # sizes of 1 are graphs of their own
+    # odd: sizes of 1 are graphs of their own, lengths of whole blocks are kernels of their own
+    rows, cols = (min(rows, 100) + 40) | 1, (min(cols, 100) + 40) | 1
     shape = (-(-rows // 16), -(-cols // 16))
     bits = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.6
     bits[:, 0] = True

@@ -19,6 +19,7 @@ L2_BYTES = 32 << 20
 WHOLE_BYTES = 44 << 20
 NARROWEST = 32
 BUSY_WARPS = 4096
+HELD = 16
 
 # rows, unroll, long, chunk, warps: the settings that measured choice looks at
 SETTINGS: list[Setting] = [
@@ -50,11 +51,13 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     """Feature tile and grid order filled in.
 
     When x would not stay in the second-level cache, feature tiles are narrow enough to stay and outermost;
-    when there are few rows, they are narrow enough to keep the whole device busy.
+    when there are few rows, they are narrow enough to keep the whole device busy; a thread never holds more
+    than 16 sums, so that registers leave room for many warps.
     """
     made = dict(setting)
     row = s.shape[1] * dtype.itemsize
-    width = feature_width(span, dtype.itemsize == 2)
+    room = HELD * 32 * made.get("warps", 1) // made["rows"]
+    width = min(feature_width(span, dtype.itemsize == 2), max(room, NARROWEST))
     warps = made.get("warps", 1) * (s.shape[0] // made["rows"] + s.nnz // made["chunk"] + 1)
     spills = row * span > WHOLE_BYTES
     while width > NARROWEST and (

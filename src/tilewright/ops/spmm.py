@@ -11,12 +11,12 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.backend import backend_of, stream_of
+from tilewright.ops.backend import backend_of, cpu_backend, stream_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.plans import SETTINGS, listed, may_list
 from tilewright.ops.registry import register
-from tilewright.ops.sparse import Bundle, as_sparse, bundle_of, check_dense, rows_first, sparse_arg
+from tilewright.ops.sparse import as_sparse, bundle_of, check_dense, rows_first, sparse_arg
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -72,22 +72,23 @@ def _call(
     a: SparseTensor, x: Tensor, reduce: str, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
     """The operator's arguments. The program's text is kept with the structure: this is the hot path."""
-    v = a.values
-    heads = v is not None and v.dim() == 2 and a.structure.format != "bsr"
-    _check(a, x, reduce, heads)
-    if a.structure.format in ("coo", "csc"):
-        a = rows_first(a)
-    s = a.structure
+    v, s = a.values, a.structure
     made = bundle_of(s)
-    kind = None if v is None else (v.dtype, v.dim())
-    lists = may_list(s, x, setting)
-    grad = lists and torch.is_grad_enabled() and x.requires_grad
-    stream = stream_of(s.device) if lists else 0
-    strides = None if x.is_contiguous() else x.stride()
-    key = (reduce, kind, x.dtype, x.shape[-1], strides, lists, grad, stream)
+    grad = x.requires_grad and torch.is_grad_enabled() if isinstance(x, Tensor) else False
+    key = (
+        reduce,
+        None if v is None else (v.dtype, v.dim()),
+        *_told(x),
+        grad,
+        stream_of(s.device),
+        cpu_backend(),
+    )
     recipe = made.recipes.get(key) if setting is None else None
-    if recipe is None:
-        recipe = _recipe(a, x, f"heads_{reduce}" if heads else reduce, made, lists, grad, setting)
+    if recipe is None:  # the first call like this: check, convert, plan
+        heads = v is not None and v.dim() == 2 and s.format != "bsr"
+        _check(a, x, reduce, heads)
+        name = f"heads_{reduce}" if heads else reduce
+        recipe = _recipe(rows_first(a), x, name, grad, setting)
         if setting is None and not torch.compiler.is_compiling():
             made.recipes[key] = recipe
     text, tensors, ints = recipe
@@ -96,18 +97,20 @@ def _call(
     return text, [*tensors, v if v.is_contiguous() else v.contiguous(), x], ints
 
 
+def _told(x: Any) -> tuple[object, ...]:
+    """All that a call's validity and program depend on in x."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided:
+        return (None,)
+    return (x.dtype, x.shape, x.stride(), x.device)
+
+
 def _recipe(
-    a: SparseTensor,
-    x: Tensor,
-    name: str,
-    made: Bundle,
-    lists: bool,
-    grad: bool,
-    setting: Setting | None,
+    a: SparseTensor, x: Tensor, name: str, grad: bool, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
     """What stays the same from call to call: the program's text, index arrays, work lists, integers."""
+    made = bundle_of(a.structure)
     arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
-    if lists:
+    if may_list(a.structure, x, setting):
         names, more, plan_ints = listed(a.structure, x.shape[-1], x.dtype, grad, setting)
         arrays = (*arrays, *names)
         tensors += more
@@ -117,17 +120,6 @@ def _recipe(
 
 
 def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
-    if (
-        reduce in REDUCE
-        and isinstance(x, Tensor)
-        and x.dim() == (3 if heads else 2)
-        and x.shape[0] == a.shape[1]
-        and x.device == a.device
-        and x.dtype.is_floating_point
-        and x.layout is torch.strided
-        and (reduce == "sum" or not heads)
-    ):
-        return
     where = "spmm(A, x)"
     if reduce not in REDUCE:
         raise error(

@@ -6,8 +6,6 @@ alignment; never by sizes of structures.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,22 +14,19 @@ import torch
 from torch import Tensor
 
 from tilewright import driver
-from tilewright.analysis.domain import covers, drivers, spatial
+from tilewright.analysis.domain import covers, drivers
 from tilewright.formats.bind import Bound, Spec, bind
-from tilewright.formats.structure import Structure
-from tilewright.ir import coord
-from tilewright.ir.expr import Const, Expr, Load, Var
-from tilewright.ir.node import walk
+from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.text import text
-from tilewright.language.trace import Ref, Traced
+from tilewright.language.trace import Traced
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position, sizes_of
 from tilewright.ops.args import Arg
 from tilewright.ops.dtypes import TORCH
+from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
+from tilewright.ops.views import VIEWS, derive_views, view_of
 from tilewright.runtime import build_c
-from tilewright.runtime.kernel import Kernel
-from tilewright.runtime.pages import LARGE, advise
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import nest_of, product_of
 from tilewright.support import knobs
@@ -39,34 +34,6 @@ from tilewright.support import knobs
 EXACT = 512
 NARROW = 1 << 31
 VECTOR = 16
-VIEWS = {
-    "csr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
-    "csc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
-    "coo": {"rows": "rows", "indices": "indices", "perm": "perm"},
-    "ragged": {"indptr": "indptr"},
-    "bsr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
-    "bcoo": {"rows": "rows", "indices": "indices", "perm": "perm"},
-    "bsc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
-}
-
-
-def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
-    """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
-    if arg.kind == "ragged":
-        return arg.kind
-    blocked = arg.kind != "csr"
-    by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")
-    s = traced.body[0]
-    assert isinstance(s, coord.Assign)
-    held = set(spatial(s))
-    names = (arg.name, *borrowers)
-    for n in walk(s):
-        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:
-            row, col = n.indices[0], n.indices[1]
-            if row in held and col in held:
-                return by_row if nested else "bcoo" if blocked else "coo"
-            return by_column if col in held else by_row
-    return by_row
 
 
 class Step:
@@ -90,8 +57,8 @@ class Step:
         self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in used})
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
-        self.kernels: dict[tuple[Any, ...], _Ready] = {}
-        self.quick: dict[tuple[Any, ...], _Ready] = {}
+        self.kernels: dict[tuple[Any, ...], Ready] = {}
+        self.quick: dict[tuple[Any, ...], Ready] = {}
         self.classify()
         self.int_names = [n for a in args for n in a.ints]
         self.sizes = self.size_function()
@@ -204,7 +171,7 @@ class Step:
         sizes = self.sizes(tensors, ints)
         return self.ready(ints, sizes).run(tensors, sizes, ints, floats)
 
-    def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> _Ready:
+    def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> Ready:
         """The kernel for these sizes: found by the sizes that matter, else by their classes.
 
         Addresses are taken to be multiples of 16; a launch that finds others asks again.
@@ -271,13 +238,13 @@ class Step:
             return self.int_names.index(f"{self.lists[0]}setting")
         return len(self.int_names)
 
-    def make(self, ints: Sequence[int], sizes: dict[str, int], mark: tuple[Any, ...]) -> _Ready:
+    def make(self, ints: Sequence[int], sizes: dict[str, int], mark: tuple[Any, ...]) -> Ready:
         p = self.bound.program
         if self.backend == "c" and knobs.fallback() and not build_c.available():
-            return _Ready(self, driver.compile_slow(p))
+            return Ready(self, driver.compile_slow(p))
         if self.backend == "c":
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
-            return _Ready(self, driver.compile_c(p, exact))
+            return Ready(self, driver.compile_c(p, exact))
         setting = self.setting(unpack(self.packed(ints)), sizes)
         divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
         divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
@@ -288,7 +255,7 @@ class Step:
         known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}
         known |= {n: Const(sizes[n], "i32") for n in self.widths if _told_by_class(sizes[n])}
         made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
-        return _Ready(self, made, mark[-3])
+        return Ready(self, made, mark[-3])
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""
@@ -353,121 +320,6 @@ class Step:
         return made
 
 
-class _Ready:
-    """A step with its kernel: where every argument of the kernel comes from."""
-
-    def __init__(self, step: Step, kernel: Kernel, aligned: bool = False) -> None:
-        self.step, self.kernel, self.call = step, kernel, kernel.call
-        self.aligned = aligned and kernel.backend == "triton"
-        names = [*step.names, *step.missing]
-        at = {n: k for k, n in enumerate(names)}
-        self.take: list[int] = []
-        outs = [t.name for t in step.bound.program.outputs]
-        self.spaces: list[tuple[Callable[..., int], torch.dtype]] = []
-        size_names = list(kernel.sizes)
-        prefix, lists = step.lists if step.lists is not None else ("", ())
-        listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
-        works = [b for b in kernel.buffers if b.role == "work"]
-        if len(works) == 1 and works[0].dtype == "f32" and "work" in listed:
-            listed[works[0].name] = listed["work"]
-        for b in kernel.buffers:
-            source = listed.get(b.name) or step.source(b.name)
-            if b.role == "work" and b.name not in listed:
-                self.take.append(len(names) + len(outs) + len(self.spaces))
-                self.spaces.append((_lambda(b.shape[0], size_names), TORCH[b.dtype]))
-            elif b.name in outs:
-                self.take.append(len(names) + outs.index(b.name))
-            else:
-                self.take.append(at[source])
-        self.given = [
-            (at[listed[b.name]], _lambda(b.shape[0], size_names), TORCH[b.dtype])
-            for b in kernel.buffers
-            if b.role in ("work", "counter") and b.name in listed
-        ]
-        self.wide = [k for k, b in enumerate(kernel.buffers) if b.role != "index"]
-        self.sizes = self.size_function(step, at, prefix, listed)
-        self.alloc = self.allocator(step)
-        last = step.traced.inputs[-1]
-        self.like = at.get(last, 0)
-        floats = [v.name for v in step.traced.scalars]
-        self.floats = [floats.index(n) for n in kernel.scalars]
-
-    def size_function(
-        self, step: Step, at: dict[str, int], prefix: str, listed: dict[str, str]
-    ) -> Callable[..., tuple[int, ...]]:
-        """The kernel's sizes from the step's, the work list's lengths and the integers."""
-        where = {n: f"s[{k}]" for k, n in enumerate(step.size_names)}
-        if listed:
-            where["n_units"] = f"t[{at[listed['units']]}].shape[0]"
-            where["n_segs"] = f"t[{at[listed['segs']]}].shape[0]"
-            where["n_slots"] = f"ints[{step.int_names.index(f'{prefix}slots')}]"
-        parts = "".join(f"{where[n]}, " for n in self.kernel.sizes)
-        made: Callable[..., tuple[int, ...]] = eval(f"lambda s, t, ints: ({parts})")
-        return made
-
-    def allocator(self, step: Step) -> Callable[..., list[Tensor]]:
-        """The outputs, as one generated function of an input and the sizes."""
-        parts: list[str] = []
-        space: dict[str, Any] = {}
-        names = ", ".join(step.size_names)
-        like = step.args[step.traced.inputs[-1]].dtype
-        for k, t in enumerate(step.bound.program.outputs):
-            assert t.values is not None
-            how = "new_empty" if covers(step.bound.program, t) else "new_zeros"
-            space[f"d{k}"] = TORCH[t.dtype]
-            shape = "".join(f"{text(e)}, " for e in t.values.shape)
-            dtype = (
-                "" if t.dtype == like and step.traced.inputs[-1] in step.names else f", dtype=d{k}"
-            )
-            parts.append(f"like.{how}(({shape}){dtype})")
-        return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
-
-    def run(
-        self,
-        tensors: Sequence[Tensor],
-        sizes: Sequence[int],
-        ints: Sequence[int],
-        floats: Sequence[float],
-    ) -> list[Tensor]:
-        outs = self.alloc(tensors[self.like], *sizes)
-        if self.kernel.backend == "c":
-            for o in outs:
-                if o.nbytes > LARGE:
-                    advise(o)
-        self.into(tensors, outs, sizes, ints, floats)
-        return outs
-
-    def into(
-        self,
-        tensors: Sequence[Tensor],
-        outs: Sequence[Tensor],
-        sizes: Sequence[int],
-        ints: Sequence[int],
-        floats: Sequence[float],
-    ) -> None:
-        """Run into given outputs."""
-        mine = self.sizes(sizes, tensors, ints)
-        pool = [*tensors, *outs]
-        if self.spaces or self.given:
-            self.workspaces(pool, mine)
-        held = [pool[k] for k in self.take]
-        where = [t.data_ptr() for t in held]
-        if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
-            self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
-            return
-        self.call(held, where, mine, [floats[k] for k in self.floats])
-
-    def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
-        """Room that did not come along, or is too small for this program (counters start at zero)."""
-        like = pool[self.like]
-        for size, dtype in self.spaces:
-            pool.append(torch.empty(size(*sizes), dtype=dtype, device=like.device))
-        for at, size, dtype in self.given:
-            need = size(*sizes)
-            if pool[at].numel() < need:
-                pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
-
-
 def divisor(size: int) -> int:
     """The width class: the largest power of two that divides a size, up to 512."""
     return min(size & -size, EXACT) if size else 1
@@ -483,37 +335,5 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
-def _lambda(e: Expr, names: Sequence[str]) -> Callable[..., int]:
-    return eval(f"lambda {', '.join(names)}: {text(e)}")
-
-
 def _evaluate(e: Expr, table: dict[str, Any]) -> Any:
     return eval(text(e), {}, table)
-
-
-def derive_views(
-    name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...], wanted: Sequence[str]
-) -> dict[str, Tensor]:
-    """Transposed and entry views from the arrays of a structure."""
-    from_structure = _structure(name, arg, have, shape)
-    made: dict[str, Tensor] = {}
-    if f"{name}.rows" in wanted:
-        made[f"{name}.rows"] = from_structure.rows_stored()
-    if f"{name}.t_indptr" in wanted:
-        t = from_structure.transpose()
-        for label, array in (("indptr", t.indptr), ("indices", t.indices), ("perm", t.perm)):
-            if array is not None:
-                made[f"{name}.t_{label}"] = array
-    return made
-
-
-def _structure(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...]) -> Structure:
-    return Structure(
-        arg.kind,
-        (shape[0], shape[1]),
-        have.get(f"{name}.indptr"),
-        have.get(f"{name}.indices"),
-        perm=have.get(f"{name}.perm"),
-        block=arg.blocks,
-        check=False,
-    )

@@ -1,0 +1,141 @@
+"""A statement with its kernel: outputs, workspaces, addresses, launch. The hot path of every operator.
+
+In: tensors, sizes and integers of a `Step`. Out: the outputs, written.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.analysis.domain import covers
+from tilewright.ir.expr import Expr
+from tilewright.ir.text import text
+from tilewright.ops.dtypes import TORCH
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.pages import LARGE, advise
+
+
+class Ready:
+    """A step with its kernel: where every argument of the kernel comes from."""
+
+    def __init__(self, step: Any, kernel: Kernel, aligned: bool = False) -> None:
+        self.step, self.kernel, self.call = step, kernel, kernel.call
+        self.aligned = aligned and kernel.backend == "triton"
+        names = [*step.names, *step.missing]
+        at = {n: k for k, n in enumerate(names)}
+        self.take: list[int] = []
+        outs = [t.name for t in step.bound.program.outputs]
+        self.spaces: list[tuple[Callable[..., int], torch.dtype]] = []
+        size_names = list(kernel.sizes)
+        prefix, lists = step.lists if step.lists is not None else ("", ())
+        listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
+        works = [b for b in kernel.buffers if b.role == "work"]
+        if len(works) == 1 and works[0].dtype == "f32" and "work" in listed:
+            listed[works[0].name] = listed["work"]
+        for b in kernel.buffers:
+            source = listed.get(b.name) or step.source(b.name)
+            if b.role == "work" and b.name not in listed:
+                self.take.append(len(names) + len(outs) + len(self.spaces))
+                self.spaces.append((size_lambda(b.shape[0], size_names), TORCH[b.dtype]))
+            elif b.name in outs:
+                self.take.append(len(names) + outs.index(b.name))
+            else:
+                self.take.append(at[source])
+        self.given = [
+            (at[listed[b.name]], size_lambda(b.shape[0], size_names), TORCH[b.dtype])
+            for b in kernel.buffers
+            if b.role in ("work", "counter") and b.name in listed
+        ]
+        self.wide = [k for k, b in enumerate(kernel.buffers) if b.role != "index"]
+        self.sizes = self.size_function(step, at, prefix, listed)
+        self.alloc = self.allocator(step)
+        last = step.traced.inputs[-1]
+        self.like = at.get(last, 0)
+        floats = [v.name for v in step.traced.scalars]
+        self.floats = [floats.index(n) for n in kernel.scalars]
+
+    def size_function(
+        self, step: Any, at: dict[str, int], prefix: str, listed: dict[str, str]
+    ) -> Callable[..., tuple[int, ...]]:
+        """The kernel's sizes from the step's, the work list's lengths and the integers."""
+        where = {n: f"s[{k}]" for k, n in enumerate(step.size_names)}
+        if listed:
+            where["n_units"] = f"t[{at[listed['units']]}].shape[0]"
+            where["n_segs"] = f"t[{at[listed['segs']]}].shape[0]"
+            where["n_slots"] = f"ints[{step.int_names.index(f'{prefix}slots')}]"
+        parts = "".join(f"{where[n]}, " for n in self.kernel.sizes)
+        made: Callable[..., tuple[int, ...]] = eval(f"lambda s, t, ints: ({parts})")
+        return made
+
+    def allocator(self, step: Any) -> Callable[..., list[Tensor]]:
+        """The outputs, as one generated function of an input and the sizes."""
+        parts: list[str] = []
+        space: dict[str, Any] = {}
+        names = ", ".join(step.size_names)
+        like = step.args[step.traced.inputs[-1]].dtype
+        for k, t in enumerate(step.bound.program.outputs):
+            assert t.values is not None
+            how = "new_empty" if covers(step.bound.program, t) else "new_zeros"
+            space[f"d{k}"] = TORCH[t.dtype]
+            shape = "".join(f"{text(e)}, " for e in t.values.shape)
+            dtype = (
+                "" if t.dtype == like and step.traced.inputs[-1] in step.names else f", dtype=d{k}"
+            )
+            parts.append(f"like.{how}(({shape}){dtype})")
+        return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
+
+    def run(
+        self,
+        tensors: Sequence[Tensor],
+        sizes: Sequence[int],
+        ints: Sequence[int],
+        floats: Sequence[float],
+    ) -> list[Tensor]:
+        outs = self.alloc(tensors[self.like], *sizes)
+        if self.kernel.backend == "c":
+            for o in outs:
+                if o.nbytes > LARGE:
+                    advise(o)
+        self.into(tensors, outs, sizes, ints, floats)
+        return outs
+
+    def into(
+        self,
+        tensors: Sequence[Tensor],
+        outs: Sequence[Tensor],
+        sizes: Sequence[int],
+        ints: Sequence[int],
+        floats: Sequence[float],
+    ) -> None:
+        """Run into given outputs."""
+        mine = self.sizes(sizes, tensors, ints)
+        pool = [*tensors, *outs]
+        if self.spaces or self.given:
+            self.workspaces(pool, mine)
+        held = [pool[k] for k in self.take]
+        where = [t.data_ptr() for t in held]
+        if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
+            self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
+            return
+        self.call(held, where, mine, [floats[k] for k in self.floats])
+
+    def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
+        """Room that did not come along, or is too small for this program (counters start at zero)."""
+        like = pool[self.like]
+        for size, dtype in self.spaces:
+            pool.append(torch.empty(size(*sizes), dtype=dtype, device=like.device))
+        for at, size, dtype in self.given:
+            need = size(*sizes)
+            if pool[at].numel() < need:
+                pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
+
+
+def size_lambda(e: Expr, names: Sequence[str]) -> Callable[..., int]:
+    """A size expression as a Python function of sizes."""
+    return eval(f"lambda {', '.join(names)}: {text(e)}")

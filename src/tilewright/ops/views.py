@@ -1,0 +1,75 @@
+"""Storage orders of a sparse argument: which one a statement walks, and making those that were not prepared.
+
+view_of(d_x[j, f] = sum(i, a[i, j] * d_y[i, f]), a)   ->   "csc"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tilewright.analysis.domain import spatial
+from tilewright.formats.structure import Structure
+from tilewright.ir import coord
+from tilewright.ir.expr import Load
+from tilewright.ir.node import walk
+from tilewright.language.trace import Ref, Traced
+from tilewright.ops.args import Arg
+
+VIEWS = {
+    "csr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
+    "csc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
+    "coo": {"rows": "rows", "indices": "indices", "perm": "perm"},
+    "ragged": {"indptr": "indptr"},
+    "bsr": {"indptr": "indptr", "indices": "indices", "perm": "perm"},
+    "bcoo": {"rows": "rows", "indices": "indices", "perm": "perm"},
+    "bsc": {"indptr": "t_indptr", "indices": "t_indices", "perm": "t_perm"},
+}
+
+
+def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
+    """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
+    if arg.kind == "ragged":
+        return arg.kind
+    blocked = arg.kind != "csr"
+    by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")
+    s = traced.body[0]
+    assert isinstance(s, coord.Assign)
+    held = set(spatial(s))
+    names = (arg.name, *borrowers)
+    for n in walk(s):
+        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:
+            row, col = n.indices[0], n.indices[1]
+            if row in held and col in held:
+                return by_row if nested else "bcoo" if blocked else "coo"
+            return by_column if col in held else by_row
+    return by_row
+
+
+def derive_views(
+    name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...], wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """Transposed and entry views from the arrays of a structure."""
+    from_structure = _structure(name, arg, have, shape)
+    made: dict[str, Tensor] = {}
+    if f"{name}.rows" in wanted:
+        made[f"{name}.rows"] = from_structure.rows_stored()
+    if f"{name}.t_indptr" in wanted:
+        t = from_structure.transpose()
+        for label, array in (("indptr", t.indptr), ("indices", t.indices), ("perm", t.perm)):
+            if array is not None:
+                made[f"{name}.t_{label}"] = array
+    return made
+
+
+def _structure(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...]) -> Structure:
+    return Structure(
+        arg.kind,
+        (shape[0], shape[1]),
+        have.get(f"{name}.indptr"),
+        have.get(f"{name}.indices"),
+        perm=have.get(f"{name}.perm"),
+        block=arg.blocks,
+        check=False,
+    )
