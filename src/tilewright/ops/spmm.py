@@ -75,23 +75,21 @@ def _call(
     v, s = a.values, a.structure
     made = bundle_of(s)
     grad = x.requires_grad and torch.is_grad_enabled() if isinstance(x, Tensor) else False
-    key = (
-        reduce,
-        None if v is None else (v.dtype, v.dim()),
-        *_told(x),
-        grad,
-        stream_of(s.device),
-        cpu_backend(),
-    )
-    recipe = made.recipes.get(key) if setting is None else None
-    if recipe is None:  # the first call like this: check, convert, plan
-        heads = v is not None and v.dim() == 2 and s.format != "bsr"
-        _check(a, x, reduce, heads)
-        name = f"heads_{reduce}" if heads else reduce
-        recipe = _recipe(rows_first(a), x, name, grad, setting)
-        if setting is None and not torch.compiler.is_compiling():
-            made.recipes[key] = recipe
-    text, tensors, ints = recipe
+    if setting is not None or torch.compiler.is_compiling():
+        text, tensors, ints = _recipe(a, x, reduce, grad, setting)
+    else:
+        key = (
+            reduce,
+            None if v is None else (v.dtype, v.dim()),
+            *_told(x),
+            grad,
+            stream_of(s.device),
+            cpu_backend(),
+        )
+        recipe = made.recipes.get(key)
+        if recipe is None:
+            recipe = made.recipes[key] = _recipe(a, x, reduce, grad, None)
+        text, tensors, ints = recipe
     if v is None:
         return text, [*tensors, x], ints
     return text, [*tensors, v if v.is_contiguous() else v.contiguous(), x], ints
@@ -105,9 +103,16 @@ def _told(x: Any) -> tuple[object, ...]:
 
 
 def _recipe(
-    a: SparseTensor, x: Tensor, name: str, grad: bool, setting: Setting | None
+    a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
-    """What stays the same from call to call: the program's text, index arrays, work lists, integers."""
+    """What stays the same from call to call: the program's text, index arrays, work lists, integers.
+
+    The first call of a kind checks, converts and plans.
+    """
+    heads = a.values is not None and a.values.dim() == 2 and a.structure.format != "bsr"
+    _check(a, x, reduce, heads)
+    name = f"heads_{reduce}" if heads else reduce
+    a = rows_first(a)
     made = bundle_of(a.structure)
     arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
     if may_list(a.structure, x, setting):
