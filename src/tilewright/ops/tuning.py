@@ -32,7 +32,8 @@ def tune(
     if op is not spmm:
         name = getattr(op, "__name__", str(op))
         raise error("argument", where="tune(op, A, x)", name="op", got=name, expected="tw.spmm")
-    a = rows_first(as_sparse(A, "tune(op, A, x)"))
+    given = as_sparse(A, "tune(op, A, x)")
+    a = rows_first(given)
     s = a.structure
     if backend_of(x.device) != "triton" or s.format != "csr":
         return {}
@@ -45,7 +46,8 @@ def tune(
             best = (took, complete(setting, s, span, dtype))
     assert best is not None
     s.plans["chosen", span, dtype] = best[1]
-    s.plans.pop("bundle", None)
+    for held in (s, given.structure):  # calls planned before forget their plan
+        held.plans.pop("bundle", None)
     if s.transposed is not None:
         s.transposed.plans.setdefault(("chosen", span, dtype), best[1])
     return best[1]
