@@ -1,0 +1,252 @@
+"""The tables of README.md and docs/results.md, made from benchmarks/results/*.json.
+
+python scripts/tables.py            # rewrite both
+python scripts/tables.py --check    # only say whether they are up to date
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+OPEN, CLOSE = "<!-- results -->", "<!-- /results -->"
+WIDTHS = (32, 128, 512)
+
+
+def load(name: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return made
+
+
+def times(value: Any) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def summary() -> list[str]:
+    """What README says: one line for each claim, with its file."""
+    spmm, sddmm = load("h200_spmm")["summary"], load("h200_sddmm")["summary"]
+    rows, attention = load("h200_rows")["summary"], load("h200_attention")["summary"]
+    cpu = load("cpu_spmm")["summary"]
+    lines = [
+        [
+            "SpMM fp32, H200",
+            "best cuSPARSE algorithm",
+            times(spmm["over_vendor_fp32"]),
+            times(spmm["over_vendor_fp32_least"]),
+        ],
+        [
+            "SpMM bf16, H200",
+            "best cuSPARSE algorithm",
+            times(spmm["over_vendor_bf16"]),
+            times(spmm["over_vendor_bf16_least"]),
+        ],
+        [
+            "SpMM, H200, same tiles",
+            "hand-written Triton",
+            times(spmm["over_probe"]),
+            times(spmm["over_probe_worst"]),
+        ],
+        [
+            "`tw.spmm` eager, H200",
+            "torch `A @ x`",
+            times(spmm["over_torch_eager"]),
+            times(spmm["over_torch_eager_least"]),
+        ],
+        [
+            "SDDMM fp32, H200",
+            "best of cuSPARSE and torch",
+            times(sddmm["over_peer_fp32"]),
+            times(sddmm["over_peer_least"]),
+        ],
+        [
+            "rows of a product bf16, H200, same tiles",
+            "hand-written Triton",
+            times(rows["over_probe"]),
+            times(least("h200_rows", "over_probe")),
+        ],
+        [
+            "rows of a product bf16, H200",
+            "index, cuBLAS, index_copy",
+            times(rows["over_torch"]),
+            times(rows["over_torch_least"]),
+        ],
+        [
+            "block-sparse attention bf16, H200, same tiles",
+            "hand-written Triton",
+            times(attention["over_probe"]),
+            times(attention["over_probe_best_least"]),
+        ],
+        [
+            "SpMM fp32, 2 CPU cores",
+            "hand-written C",
+            times(cpu["over_probe"]),
+            times(cpu["over_probe_least"]),
+        ],
+        [
+            "`tw.spmm`, 2 CPU cores",
+            "torch CSR (MKL)",
+            times(cpu["over_torch"]),
+            times(cpu["over_torch_least"]),
+        ],
+    ]
+    return table(["what", "against", "faster, geometric mean", "least"], lines)
+
+
+def least(name: str, key: str) -> float:
+    return min(r[key] for r in load(name)["rows"])
+
+
+def spmm_table() -> list[str]:
+    """Over the best cuSPARSE algorithm, for each graph and width."""
+    found = {(r["graph"], r["width"], r["dtype"]): r for r in load("h200_spmm")["rows"]}
+    graphs = list(dict.fromkeys(g for g, _, _ in found))
+    rows = []
+    for g in graphs:
+        cells = [g]
+        for dtype in ("fp32", "bf16"):
+            for w in WIDTHS:
+                r = found[g, w, dtype]
+                cells.append(f"{r['best_ms'] * 1e3:.1f} us, {r['over_vendor']:.2f}x")
+        rows.append(cells)
+    head = ["graph", *(f"{d} F={w}" for d in ("fp32", "bf16") for w in WIDTHS)]
+    return table(head, rows)
+
+
+def cpu_table() -> list[str]:
+    rows = [
+        [r["graph"], str(r["width"]), f"{r['call_ms']:.3f}", f"{r['torch_ms']:.3f}", f"{r['scipy_ms']:.3f}",
+         f"{r['launch_ms']:.3f}", f"{r['probe_ms']:.3f}", times(r["over_torch"])]
+        for r in load("cpu_spmm")["rows"]
+    ]  # fmt: skip
+    return table(
+        [
+            "graph",
+            "F",
+            "tw.spmm ms",
+            "torch",
+            "SciPy",
+            "kernel alone",
+            "hand-written C",
+            "over torch",
+        ],
+        rows,
+    )
+
+
+def tile_table(name: str) -> list[str]:
+    rows = [
+        [
+            r["case"],
+            f"{r['best_ms']:.4f}",
+            f"{r['probe_ms']:.4f}",
+            times(r["over_probe"]),
+            f"{r['tflop_s']:.0f}",
+        ]
+        for r in load(name)["rows"]
+    ]
+    return table(["case", "ms", "hand-written ms", "same tiles", "TFLOP/s"], rows)
+
+
+def sddmm_table() -> list[str]:
+    rows = [
+        [
+            r["graph"],
+            str(r["width"]),
+            r["dtype"],
+            f"{r['best_ms'] * 1e3:.1f}",
+            cell(r, "vendor_ms"),
+            cell(r, "torch_device_ms"),
+            times(r.get("over_peer")),
+        ]
+        for r in load("h200_sddmm")["rows"]
+    ]
+    return table(["graph", "F", "dtype", "us", "cuSPARSE us", "torch us", "over the better"], rows)
+
+
+def cell(r: dict[str, Any], key: str) -> str:
+    return "-" if r.get(key) is None else f"{r[key] * 1e3:.1f}"
+
+
+def machine(name: str) -> str:
+    m = load(name)["machine"]
+    parts = [m.get("gpu") or m.get("cpu"), f"torch {m['torch']}", f"Triton {m.get('triton')}"]
+    return (
+        ", ".join(str(p) for p in parts)
+        + f", {load(name)['date'][:10]}, commit {str(m.get('commit'))[:10]}"
+    )
+
+
+def page() -> str:
+    """docs/results.md"""
+    parts = [
+        "# Results",
+        "",
+        "Made by `python scripts/tables.py` from the files in `benchmarks/results`, which `tilewright bench` wrote.",
+        "Every peer ran in the same process on the same inputs; outputs were checked. On the GPU times are CUDA-graph replays",
+        "with a cold second-level cache, output initialisation inside; the probes are hand-written kernels given by `--probes`.",
+        "",
+        *summary(),
+        "",
+        "## SpMM on the H200: best of ten settings, and how much faster than the best cuSPARSE algorithm",
+        "",
+        machine("h200_spmm"),
+        "",
+        *spmm_table(),
+        "",
+        "## SDDMM on the H200",
+        "",
+        machine("h200_sddmm"),
+        "",
+        *sddmm_table(),
+        "",
+        "## Rows of a 4096 x 4096 x 4096 bf16 product",
+        "",
+        machine("h200_rows"),
+        "",
+        *tile_table("h200_rows"),
+        "",
+        "## Block-sparse attention, 16 heads, 16384 tokens, bf16",
+        "",
+        machine("h200_attention"),
+        "",
+        *tile_table("h200_attention"),
+        "",
+        "## SpMM fp32 on 2 CPU cores",
+        "",
+        machine("cpu_spmm"),
+        "",
+        *cpu_table(),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def readme(text: str) -> str:
+    before, _, rest = text.partition(OPEN)
+    _, _, after = rest.partition(CLOSE)
+    return f"{before}{OPEN}\n" + "\n".join(summary()) + f"\n{CLOSE}{after}"
+
+
+def main() -> int:
+    front, results = ROOT / "README.md", ROOT / "docs" / "results.md"
+    wanted = {front: readme(front.read_text()), results: page()}
+    stale = [p.name for p, text in wanted.items() if not p.exists() or p.read_text() != text]
+    if "--check" in sys.argv:
+        print("stale: " + ", ".join(stale) if stale else "up to date")
+        return int(bool(stale))
+    for path, text in wanted.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
