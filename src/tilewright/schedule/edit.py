@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.node import Node
+from tilewright.ir.node import Node, walk
 from tilewright.support.errors import ScheduleError, error
 
 
@@ -87,18 +87,6 @@ def _inside(s: Any, rule: Callable[[stmt.Stmt], list[stmt.Stmt] | None]) -> Any:
     return replace(s, **changed) if changed else s
 
 
-def uses(n: Node | tuple[Any, ...], v: Node) -> bool:
+def uses(n: Any, v: Node) -> bool:
     """Whether a variable or buffer occurs."""
-    from_walk = _walk(n)
-    return any(m is v for m in from_walk)
-
-
-def _walk(n: Any) -> Iterator[Any]:
-    if isinstance(n, tuple):
-        for m in n:
-            yield from _walk(m)
-    elif isinstance(n, Node):
-        yield n
-        if type(n).__eq__ is not object.__eq__:
-            for f in fields(n):  # type: ignore[arg-type]
-                yield from _walk(getattr(n, f.name))
+    return any(m is v for m in walk(n))

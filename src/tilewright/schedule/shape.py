@@ -106,8 +106,7 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
         sides = _factors(fold.args[0])
         if len(sides) < 2:
             continue
-        dense = [s for s in nest.free]
-        only = [[s for s in dense if uses(f, s.var)] for f in sides if uses(f, r.loop.var)]
+        only = [[s for s in nest.free if uses(f, s.var)] for f in sides if uses(f, r.loop.var)]
         if len(only) == 2:
             a = [s for s in only[0] if s not in only[1]]
             b = [s for s in only[1] if s not in only[0]]
