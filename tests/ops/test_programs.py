@@ -171,3 +171,29 @@ def test_edges_between_statements(where: Place) -> None:
 def test_one_number_out(where: Place) -> None:
     dense = matrix(device=where.device)
     close(tw.einsum("ij->", dense.to_sparse_csr()), dense.sum())
+
+
+@tw.program
+def shadowed(x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, x[i, j] * tw.sum(j, x[i, j]))
+
+
+def test_an_index_bound_twice(where: Place) -> None:
+    """The inner sum has its own j."""
+    x = randn(5, 7, device=where.device)
+    close(shadowed(x), x.sum(1) * x.sum(1))
+
+
+@tw.program
+def weighted(a: Any, x: Any, y: Any, lse: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    tw.outputs(y[i, f], lse[i], value=tw.softmax_sum_lse(j, a[i, j], x[j, f]))
+
+
+def test_two_results_of_one_reduction(where: Place) -> None:
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    y, lse = weighted(tw.SparseTensor.from_dense(dense), x)
+    scores = torch.where(dense != 0, dense, -torch.inf)
+    close(y, torch.softmax(scores, 1).nan_to_num(0) @ x)
+    close(lse, torch.logsumexp(scores, 1))

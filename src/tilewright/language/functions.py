@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tilewright.ir.expr import Const, Expr, const, select, unary
-from tilewright.language.trace import Parts, both, reduce
+from tilewright.language.trace import Parts, append, both, outputs, reduce
 
 
 def sum(over: Any, e: Any) -> Expr:
@@ -100,6 +100,8 @@ def leaky_relu(e: Any, slope: float = 0.01) -> Expr:
 
 
 __all__ = [
+    "append",
+    "outputs",
     *(
         "sum",
         "max",

@@ -94,30 +94,25 @@ class Param:
         self._trace.unique.append(self._ref.name)
 
 
-def assign(targets: Sequence[Load], values: Sequence[Expr], trace: _Trace) -> None:
-    for t in targets:
-        trace.assigned.setdefault(t.buffer.name)
-    trace.body.append(Assign(tuple(targets), tuple(values)))
-
-
-def outputs(*targets: Load, value: Any) -> None:
-    """Several outputs of one reduction: outputs(o[i, d], lse[i], value=softmax_sum(j, s, v))"""
-    trace = _CURRENT[-1]
-    over = value.parts(len(targets)) if isinstance(value, Parts) else value
-    assign(targets, over, trace)
-
-
-_CURRENT: list[_Trace] = []
-
-
 class Parts:
-    """A reduction with several results; as an expression it is the first."""
+    """A reduction with several results, to be assigned by `outputs`."""
 
     def __init__(self, monoid: Monoid, over: tuple[Index, ...], args: tuple[Expr, ...]) -> None:
         self.monoid, self.over, self.args = monoid, over, args
 
     def parts(self, n: int) -> list[Expr]:
         return [Reduce(self.monoid, self.over, self.args, k) for k in range(n)]
+
+
+_CURRENT: list[_Trace] = []
+
+
+def outputs(*targets: Load, value: Parts) -> None:
+    """Several outputs of one reduction: outputs(o[i, d], lse[i], value=softmax_sum_lse(j, s, v))"""
+    trace = _CURRENT[-1]
+    for t in targets:
+        trace.assigned.setdefault(t.buffer.name)
+    trace.body.append(Assign(targets, tuple(value.parts(len(targets)))))
 
 
 def append(
@@ -145,10 +140,6 @@ def _indices(over: Any) -> tuple[Index, ...]:
 def reduce(name: str, over: Any, *args: Any) -> Expr:
     """The reduction of a built-in monoid, by name."""
     return Reduce(monoids("f32")[name], _indices(over), tuple(const(a) for a in args))
-
-
-def reduce_with(monoid: Monoid, over: Any, *args: Any) -> Expr:
-    return Reduce(monoid, _indices(over), tuple(const(a) for a in args))
 
 
 def both(name: str, over: Any, *args: Any) -> Parts:

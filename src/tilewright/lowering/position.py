@@ -34,6 +34,7 @@ from tilewright.support.errors import error
 from tilewright.support.names import Names
 
 Block = list[stmt.Stmt]
+Place = tuple[Index, tuple[Axis | None, int]]
 
 
 def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = None) -> loops.Program:
@@ -124,17 +125,9 @@ class _Lower:
                 got="more than two dimensions are stored",
                 expected="two stored dimensions, dense ones after them",
             )
-        first, *rest = (
-            ix
-            for _, ix in sorted(
-                zip(
-                    map(t.axes.index, (c[0][0] for c in t.coords[:2])),
-                    lead.indices[:2],
-                    strict=True,
-                ),
-                key=lambda p: p[0],
-            )
-        )
+        roots = [c[0][0] for c in t.coords[:2]]
+        first = lead.indices[0 if t.axes.index(roots[0]) < t.axes.index(roots[1]) else 1]
+        rest = [ix for ix in lead.indices[:2] if ix is not first]
         if t.axes[0].kind == "sparse" and first in held and any(ix not in held for ix in rest):
             raise error(
                 "unsupported",
@@ -168,7 +161,10 @@ class _Walk:
     lead: Load | None
 
     def over(self, todo: tuple[Index, ...], env: _Env, leaf: Callable[[_Env], Block]) -> Block:
-        """Loops over indices, outermost first, around leaf."""
+        """Loops over indices, outermost first, around leaf; an index bound outside is bound anew."""
+        env = env.inner()
+        for ix in todo:
+            env.coords.pop(ix, None)
         return self.along(self.order([(ix, ax) for ix in todo for ax in self.axes(ix)]), env, leaf)
 
     def axes(self, ix: Index) -> list[tuple[Axis | None, int]]:
@@ -178,17 +174,19 @@ class _Walk:
                     return list(parts)
         return [(None, 1)]
 
-    def order(self, todo: list) -> list:
+    def order(self, todo: list[Place]) -> list[Place]:
         """Storage axes keep the order of the tree; others stay where they were written."""
         path = self.lead.buffer.axes if self.lead is not None else ()
         slots = [n for n, (_, (ax, _)) in enumerate(todo) if ax is not None]
-        inside = sorted((todo[n] for n in slots), key=lambda t: path.index(t[1][0]))
+        inside = sorted(
+            (todo[n] for n in slots), key=lambda t: [ax is t[1][0] for ax in path].index(True)
+        )
         made = list(todo)
         for n, item in zip(slots, inside, strict=True):
             made[n] = item
         return made
 
-    def along(self, todo: list, env: _Env, leaf: Callable[[_Env], Block]) -> Block:
+    def along(self, todo: list[Place], env: _Env, leaf: Callable[[_Env], Block]) -> Block:
         if not todo:
             return leaf(env)
         (ix, (ax, scale)), rest = todo[0], todo[1:]
@@ -197,16 +195,13 @@ class _Walk:
         last = not any(other is ix for other, _ in rest)
         step = crd if scale == 1 else crd * scale
         inner.coords[ix] = inner.coords[ix] + step if ix in env.coords else step
-        body = head + self.along(rest, inner, leaf)
-        if last and ix in env.coords and self.ragged_end(ix, ax):
-            body = head + [
-                stmt.Guard(
-                    inner.coords[ix] < size_of(ix, self.lower.sizes), tuple(body[len(head) :])
-                )
-            ]
-        return wrap(body)
+        body = self.along(rest, inner, leaf)
+        if last and ix in env.coords and self.ragged_end(ix):
+            inside = inner.coords[ix] < size_of(ix, self.lower.sizes)
+            body = [stmt.Guard(inside, tuple(body))]
+        return wrap(head + body)
 
-    def ragged_end(self, ix: Index, ax: Axis | None) -> bool:
+    def ragged_end(self, ix: Index) -> bool:
         """Whether the last block of a blocked axis may stick out."""
         size = size_of(ix, self.lower.sizes)
         outer = max(scale for _, scale in self.axes(ix))
