@@ -6,7 +6,7 @@ with backend("triton"): ...     # CPU tensors through Triton's interpreter (TRIT
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -30,6 +30,13 @@ def backend(name: str) -> Iterator[None]:
         yield
     finally:
         _CPU[0] = before
+
+
+def on_device(index: int) -> AbstractContextManager[object]:
+    """The context of a GPU, where there are several; nothing elsewhere."""
+    if index < 0 or torch.cuda.device_count() < 2:
+        return nullcontext()
+    return torch.cuda.device(index)
 
 
 def stream_of(device: torch.device) -> int:

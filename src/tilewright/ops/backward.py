@@ -27,7 +27,7 @@ def backward(
     grads: Sequence[Tensor | None],
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
-    made = entry(program, backend_of(tensors[0].device))
+    made = entry(program, backend_of(tensors[0].device), tensors[0].get_device())
     work = _Work(run, made, tensors, ints, floats)
     outs = made.template.traced.outputs
     for k, g in enumerate(grads[1:], 1):

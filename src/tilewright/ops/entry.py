@@ -21,10 +21,10 @@ from tilewright.ops.step import Step
 class Entry:
     """All that is known of a program string."""
 
-    def __init__(self, program: str, backend: str) -> None:
+    def __init__(self, program: str, backend: str, device: int = -1) -> None:
         name, self.args = read_program(program)
         self.template: Template = template(name)
-        self.backend = backend
+        self.backend, self.device = backend, device
         self.names = [n for a in self.args for n in a.names]
         self.int_names = [n for a in self.args for n in a.ints]
 
@@ -34,7 +34,7 @@ class Entry:
         made: list[Step] = []
         args, names = list(self.args), list(self.names)
         for t in self.template.steps:
-            step = Step(t, args, names, self.backend)
+            step = Step(t, args, names, self.backend, self.device)
             made.append(step)
             for out in step.bound.program.outputs:
                 if out.name not in names:
@@ -100,8 +100,9 @@ def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) ->
 
 
 @cache
-def entry(program: str, backend: str) -> Entry:
-    return Entry(program, backend)
+def entry(program: str, backend: str, device: int = -1) -> Entry:
+    """The entry of a program on a back end; kernels belong to one GPU, so each has its own."""
+    return Entry(program, backend, device)
 
 
 def like_arg(name: str, t: Tensor, structure: str, block: str) -> Arg:

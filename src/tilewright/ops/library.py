@@ -36,7 +36,7 @@ def _cpu(
 def _cuda(
     program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
 ) -> list[Tensor]:
-    return entry(program, "triton").forward(tensors, ints, floats)
+    return entry(program, "triton", tensors[0].get_device()).forward(tensors, ints, floats)
 
 
 def _fake(
@@ -45,11 +45,21 @@ def _fake(
     return entry(program, "c").shapes(tensors, ints)
 
 
+def _here(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+) -> list[Tensor]:
+    """The implementation of the tensors' device."""
+    first = tensors[0]
+    return entry(program, backend_of(first.device), first.get_device()).forward(
+        tensors, ints, floats
+    )
+
+
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, program: str, ints: Any, floats: Any, *tensors: Tensor) -> Any:
         if _plainly(tensors):
-            outs = entry(program, backend_of(tensors[0].device)).forward(tensors, ints, floats)
+            outs = _here(program, tensors, ints, floats)
         else:
             with _below_autograd():
                 outs = _RUN(program, list(tensors), ints, floats)
@@ -107,6 +117,6 @@ def run(
             for t in tensors:
                 if t.requires_grad:
                     return list(_Run.apply(program, ints, floats, *tensors))
-        return entry(program, backend_of(tensors[0].device)).forward(tensors, ints, floats)
+        return _here(program, tensors, ints, floats)
     made: list[Tensor] = _RUN(program, tensors, ints, floats)
     return made

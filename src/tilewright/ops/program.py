@@ -129,7 +129,8 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     _check_sizes(name, inputs, where)
     text = program_text(name, tuple(args))
     outs = run(text, tensors, ints, floats)
-    made = _entry(text, backend_of(tensors[0].device))
+    device = tensors[0].device
+    made = _entry(text, backend_of(device), -1 if device.index is None else device.index)
     wrapped = [
         SparseTensor(lead.structure, o) if sparse and lead is not None else o
         for o, sparse in zip(outs, made, strict=True)
@@ -200,9 +201,9 @@ def places_of(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
 places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _entry(text: str, backend: str) -> tuple[bool, ...]:
+def _entry(text: str, backend: str, index: int) -> tuple[bool, ...]:
     """Which outputs are sparse."""
-    made = _ENTRIES.setdefault((text, backend), entry(text, backend))
+    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
     outs = {t.name: t.sparse for s in made.steps for t in s.bound.program.outputs}
     return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from tilewright.analysis.domain import covers
 from tilewright.ir.expr import Expr
 from tilewright.ir.text import text
+from tilewright.ops.backend import on_device
 from tilewright.ops.dtypes import TORCH
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.pages import LARGE, advise
@@ -27,6 +28,7 @@ class Ready:
     def __init__(self, step: Any, kernel: Kernel, aligned: bool = False) -> None:
         self.step, self.kernel, self.call = step, kernel, kernel.call
         self.aligned = aligned and kernel.backend == "triton"
+        self.several = step.device >= 0 and torch.cuda.device_count() > 1
         names = [*step.names, *step.missing]
         at = {n: k for k, n in enumerate(names)}
         self.take: list[int] = []
@@ -123,7 +125,11 @@ class Ready:
         if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
             self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
             return
-        self.call(held, where, mine, [floats[k] for k in self.floats])
+        if self.several:
+            with on_device(self.step.device):
+                self.call(held, where, mine, [floats[k] for k in self.floats])
+        else:
+            self.call(held, where, mine, [floats[k] for k in self.floats])
 
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""

@@ -22,6 +22,7 @@ from tilewright.language.trace import Traced
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position, sizes_of
 from tilewright.ops.args import Arg
+from tilewright.ops.backend import on_device
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
@@ -33,6 +34,7 @@ from tilewright.support import knobs
 
 EXACT = 512
 NARROW = 1 << 31
+REMEMBERED = 4096
 VECTOR = 16
 
 
@@ -40,9 +42,14 @@ class Step:
     """A bound statement, ready to run on lists of tensors."""
 
     def __init__(
-        self, traced: Traced, args: Sequence[Arg], names: Sequence[str], backend: str
+        self,
+        traced: Traced,
+        args: Sequence[Arg],
+        names: Sequence[str],
+        backend: str,
+        device: int = -1,
     ) -> None:
-        self.traced, self.backend = traced, backend
+        self.traced, self.backend, self.device = traced, backend, device
         self.args = {a.name: a for a in args}
         self.names = list(names)
         lends = [a.kind[5:] for a in args if a.name in traced.inputs and a.kind.startswith("like:")]
@@ -186,6 +193,8 @@ class Step:
             if made is None:
                 named = dict(zip(self.size_names, sizes, strict=True))
                 made = self.kernels[key] = self.make(ints, named, mark)
+            if len(self.quick) >= REMEMBERED:
+                self.quick.clear()
             self.quick[mark] = made
         return made
 
@@ -254,7 +263,8 @@ class Step:
         small = all(sizes[n] < NARROW for n in self.narrow)
         known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}
         known |= {n: Const(sizes[n], "i32") for n in self.widths if _told_by_class(sizes[n])}
-        made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
+        with on_device(self.device):
+            made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
         return Ready(self, made, mark[-3])
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
