@@ -260,3 +260,14 @@ def test_preparation_reaches_the_rows(source: str, tiled: Place) -> None:
     A = tw.SparseTensor.from_dense(giant(tiled.device)).to_format(source).prepare()
     program, *_ = spmm_call(A, randn(700, 4, device=tiled.device), "sum", None)
     assert "t_indptr" in program and "units" in program
+
+
+def test_the_second_use_prepares(fast: Place) -> None:
+    """For gradients (and always on a GPU): the transpose is made once, not in every backward pass."""
+    A = tw.SparseTensor.from_dense(randn(9, 12, device=fast.device).relu())
+    x = randn(12, 5, device=fast.device).requires_grad_()
+    tw.spmm(A, x).sum().backward()
+    assert A.structure.transposed is None
+    tw.spmm(A, x).sum().backward()
+    assert A.structure.transposed is not None
+    close(x.grad, 2 * A.to_dense().t() @ torch.ones(9, 5, device=fast.device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
@@ -16,7 +17,7 @@ from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.sparse import bundle_of, check_dense, text_of
+from tilewright.ops.sparse import bundle_of, check_dense, prepare_at_second_use, text_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -96,6 +97,9 @@ def _call(
     q4 = q.reshape(kv, group, *q.shape[-2:]).contiguous()
     k3 = k.reshape(kv, *k.shape[-2:]).contiguous()
     v3 = v.reshape(kv, *v.shape[-2:]).contiguous()
+    grad = torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)
+    if grad:
+        prepare_at_second_use(mask.structure, grad)
     made = bundle_of(mask.structure)
     ints = list(made.ints)
     if backend_of(q.device) == "triton":

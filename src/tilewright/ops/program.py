@@ -30,7 +30,7 @@ from tilewright.ops.entry import entry
 from tilewright.ops.library import run
 from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES, register
-from tilewright.ops.sparse import as_sparse, bundle, rows_first
+from tilewright.ops.sparse import as_sparse, bundle, prepare_at_second_use, rows_first
 from tilewright.support.errors import error
 
 
@@ -111,6 +111,8 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     tensors: list[Tensor] = []
     ints: list[int] = []
     lead: SparseTensor | None = None
+    dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.layout == torch.strided]
+    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
     where = f"{name}({', '.join(inputs)})"
     for label, value in inputs.items():
         if isinstance(value, Tensor) and value.layout == torch.strided:
@@ -118,6 +120,7 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
             tensors.append(value)
             continue
         sparse = rows_first(as_sparse(value, where, label))
+        prepare_at_second_use(sparse.structure, grad)
         arg, more, sizes = bundle(label, sparse)
         if lead is None:
             arg, more, sizes = with_lists(arg, more, sizes, sparse, inputs)

@@ -15,7 +15,14 @@ from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.sparse import as_sparse, bundle_of, check_dense, rows_first, text_of
+from tilewright.ops.sparse import (
+    as_sparse,
+    bundle_of,
+    check_dense,
+    prepare_at_second_use,
+    rows_first,
+    text_of,
+)
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -97,6 +104,7 @@ def _call(
         a.structure.rows_stored()
     if setting is None and op == "dot" and backend_of(x.device) == "triton":
         setting = NARROW if x.shape[1] <= NARROW["width"] else WIDE
+    prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
     values = [] if a.values is None else [a.values.contiguous()]
     ints = made.ints if setting is None else [*made.ints, pack(setting)]

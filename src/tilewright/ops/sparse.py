@@ -17,6 +17,7 @@ from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_to
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.args import Arg, dense_arg, dense_key, program_text, sparse_arrays
+from tilewright.ops.backend import backend_of
 from tilewright.ops.dtypes import name_of
 from tilewright.support import knobs
 from tilewright.support.errors import error
@@ -29,9 +30,7 @@ def as_sparse(a: Any, where: str, name: str = "A") -> SparseTensor:
     if isinstance(a, Tensor) and is_torch_sparse(a):
         if torch.compiler.is_compiling():
             raise error("sparse-in-compile", where=where, name=name)
-        structure, uses = CACHE.lookup(a)
-        if uses == 2:
-            structure.prepare()
+        structure, _ = CACHE.lookup(a)
         return SparseTensor(structure, values_from_torch(a))
     if is_scipy(a):
         return SparseTensor.from_scipy(a)
@@ -45,6 +44,16 @@ def rows_first(a: SparseTensor) -> SparseTensor:
     if s.format in ("coo", "csc"):
         return SparseTensor(s.as_csr(), a.values)
     return a
+
+
+def prepare_at_second_use(s: Structure, grad: bool) -> None:
+    """Make transpose and row lists when a structure comes again and they are wanted: on a GPU, or for gradients."""
+    if s.transposed is not None or s.format == "ragged" or torch.compiler.is_compiling():
+        return
+    if grad or backend_of(s.device) == "triton":
+        uses = s.plans["uses"] = s.plans.get("uses", 0) + 1
+        if uses == 2:
+            s.prepare()
 
 
 class Bundle:

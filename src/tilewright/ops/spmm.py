@@ -16,7 +16,14 @@ from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
 from tilewright.ops.plans import SETTINGS, listed, may_list
 from tilewright.ops.registry import register
-from tilewright.ops.sparse import as_sparse, bundle_of, check_dense, rows_first, sparse_arg
+from tilewright.ops.sparse import (
+    as_sparse,
+    bundle_of,
+    check_dense,
+    prepare_at_second_use,
+    rows_first,
+    sparse_arg,
+)
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -73,8 +80,10 @@ def _call(
 ) -> tuple[str, list[Tensor], list[int]]:
     """The operator's arguments. The program's text is kept with the structure: this is the hot path."""
     v, s = a.values, a.structure
-    made = bundle_of(s)
     grad = x.requires_grad and torch.is_grad_enabled() if isinstance(x, Tensor) else False
+    if s.transposed is None:
+        prepare_at_second_use(s, grad)
+    made = bundle_of(s)
     if setting is not None or torch.compiler.is_compiling():
         text, tensors, ints = _recipe(a, x, reduce, grad, setting)
     else:
