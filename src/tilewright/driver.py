@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tilewright.analysis.domain import compares
 from tilewright.codegen import c, triton
 from tilewright.ir import coord, flat, tile
 from tilewright.ir.expr import Const, Expr, Var
@@ -121,6 +122,7 @@ def compile_triton(
     log = _Log(p.name)
     t = to_tile(p, setting, divisors, known or {}, log)
     options = options or TritonOptions(setting.get("warps", 4), setting.get("stages", 3))
+    options = replace(options, fuse=options.fuse and not compares(p))
     source = log.keep("triton", triton.emit_triton(t, options.precision))
     grid = kernel.python_of(t.grid, [v.name for v in t.sizes])
     params = triton.parameters(t)
@@ -152,7 +154,7 @@ def compile_c(
     f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
     f = log.keep("scheduled", schedule_c(f, options))
     source = log.keep("c", c.emit_c(f, options.chunk))
-    fn = build_c.build(source, f.name)
+    fn = build_c.build(source, f.name, options.fuse and not compares(p))
     call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
     return _kernel(f, "c", log, call, {"width": options.width})
 

@@ -338,3 +338,26 @@ def test_word(word: str, fast: Place) -> None:
         x.data = x.data.abs() + 0.5
     v = leaf(A.values)
     assert gradcheck(lambda v, x: made(A.with_values(v), x), (v, x))
+
+
+@tw.program
+def shifted_max(a: Any, x: Any, b: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.max(j, a[i, j] * x[j, f] + b[i, f] * x[j, f])
+
+
+def test_the_maximum_is_found_again(where: Place) -> None:
+    """Its reverse compares values that two kernels computed: they must agree to the last bit."""
+    dense = randn(20, 15, device=where.device).relu()
+    A = tw.SparseTensor.from_dense(dense)
+    x, b = randn(15, 9, device=where.device), randn(20, 9, seed=3, device=where.device)
+    x, b = x.requires_grad_(), b.requires_grad_()
+    shifted_max(A, x, b).nan_to_num(neginf=0.0).sum().backward()
+    z, c = (t.detach().double().requires_grad_() for t in (x, b))
+    every = dense.double()[:, :, None] * z[None] + c[:, None, :] * z[None]
+    none = torch.tensor(-torch.inf, dtype=torch.float64, device=where.device)
+    torch.where((dense != 0)[:, :, None], every, none).amax(1).nan_to_num(
+        neginf=0.0
+    ).sum().backward()
+    close(x.grad, z.grad)
+    close(b.grad, c.grad)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from tilewright.ir import coord
 from tilewright.ir.coord import Index, Tensor
-from tilewright.ir.expr import Const, Expr, Load
-from tilewright.ir.node import walk
+from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
+from tilewright.ir.monoid import Monoid
+from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.support.errors import error
 
 
@@ -53,6 +54,22 @@ def size_of(ix: Index, sizes: dict[Index, Expr]) -> Expr:
     if ix not in sizes:
         raise error("unknown-axis", name=ix.name)
     return sizes[ix]
+
+
+def compares(p: coord.Program) -> bool:
+    """Whether values are found again by comparing them (the reverse of max and min): no product may then be
+    fused with a sum in one kernel and not in another."""
+    return any(_compares(s) for s in p.body)
+
+
+def _compares(n: Node) -> bool:
+    if isinstance(n, coord.Reduce) and n.monoid.name in ("max", "min"):
+        return True
+    if isinstance(n, Bin) and n.op == "==" and dtype_of(n.a) in FLOATS:
+        return True
+    if is_named(n) or isinstance(n, Monoid):  # a monoid's own comparisons find nothing again
+        return False
+    return any(_compares(c) for c in parts(n) if isinstance(c, Node))
 
 
 def covers(p: coord.Program, out: Tensor) -> bool:

@@ -73,17 +73,18 @@ def target_flags() -> tuple[str, ...]:
     return (*FLAGS, *native, *wide)
 
 
-def build(source: str, name: str) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+def build(source: str, name: str, fuse: bool = True) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
     """The function, compiled or found."""
     path, version = compiler()
-    key = cache.key_of(source, target_flags(), version, cpu_features(), openmp())
+    flags = (*target_flags(), f"-ffp-contract={'fast' if fuse else 'off'}")
+    key = cache.key_of(source, flags, version, cpu_features(), openmp())
     library = cache.entry(key, "so")
     if library.exists():
         counters.disk_hits += 1
     else:
         counters.c_builds += 1
         text = cache.store(cache.entry(key, "c"), lambda made: _write(made, source))
-        cache.store(library, lambda made: _compile(path, text, made, name))
+        cache.store(library, lambda made: _compile(path, flags, text, made, name))
     try:
         return getattr(ctypes.CDLL(str(library)), name)
     except OSError as why:
@@ -94,10 +95,10 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _compile(cc: str, source: Path, out: Path, name: str) -> None:
+def _compile(cc: str, flags: tuple[str, ...], source: Path, out: Path, name: str) -> None:
     own = openmp()
     library = out.with_suffix(".o")
-    steps = [[cc, *target_flags(), "-fopenmp", "-c", str(source), "-o", str(library)]]
+    steps = [[cc, *flags, "-fopenmp", "-c", str(source), "-o", str(library)]]
     link = [own, f"-Wl,-rpath,{os.path.dirname(own)}"] if own else ["-fopenmp"]
     steps.append([cc, "-shared", str(library), "-o", str(out), *link, "-lm"])
     try:

@@ -23,6 +23,7 @@ class TritonOptions:
     warps: int = 4
     stages: int = 3
     precision: str = "ieee"
+    fuse: bool = True
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -30,7 +31,7 @@ class TritonOptions:
             "num_stages": self.stages,
             "num_ctas": 1,
             "maxnreg": None,
-            "enable_fp_fusion": True,
+            "enable_fp_fusion": self.fuse,
             "debug": False,
             "sanitize_overflow": False,
         }
@@ -38,8 +39,10 @@ class TritonOptions:
 
 @dataclass(frozen=True)
 class COptions:
-    """chunk: iterations a thread takes at once; prefetch: entries ahead; width: lanes of the feature loop."""
+    """chunk: iterations a thread takes at once; prefetch: entries ahead; width: lanes of the feature loop;
+    fuse: products and sums may become one instruction."""
 
     chunk: int = 64
     prefetch: int = 8
     width: int = 128
+    fuse: bool = True
