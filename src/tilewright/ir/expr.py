@@ -20,12 +20,6 @@ INTS = ("i64", "i32")
 _RANK = {"b1": 0, "i32": 1, "i64": 2, "bf16": 3, "f16": 4, "f32": 5, "f64": 6}
 
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
-LOGIC = ("&", "|")
-ARITH = ("+", "-", "*", "/", "//", "%", "min", "max")
-UNARY = (
-    *("neg", "not", "abs", "exp", "exp2", "log", "log2", "sqrt"),
-    *("relu", "sigmoid", "tanh", "erf", "floor", "sign"),
-)
 
 
 class Expr(Node):
@@ -321,14 +315,6 @@ def cast(dtype: str, a: Any) -> Expr:
         value = float(a.value) if dtype in FLOATS else int(a.value) if dtype in INTS else a.value
         return Const(value, dtype)
     return a if dtype_of(a) == dtype else Cast(dtype, a)
-
-
-def all_of(conds: Any) -> Expr:
-    """The conjunction of conditions; true when there is none."""
-    out: Expr = Const(True, "b1")
-    for c in conds:
-        out = binary("&", out, c)
-    return out
 
 
 def compute_dtype(dtype: str) -> str:

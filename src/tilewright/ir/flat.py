@@ -26,8 +26,6 @@ from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.node import Node, node
 from tilewright.ir.stmt import Stmt
 
-KINDS = ("grid", "lane", "serial", "unroll")
-
 
 @node
 class Loop(Stmt):

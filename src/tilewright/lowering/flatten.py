@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.ir import flat, loops, stmt
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load
 from tilewright.ir.node import transform
 
 
@@ -48,7 +48,3 @@ def strides(b: Buffer) -> tuple[Expr, ...]:
         made.insert(0, step)
         step = n * step if not isinstance(step, Const) else step * n
     return tuple(made)
-
-
-def size_vars(p: flat.Program) -> dict[str, Var]:
-    return {v.name: v for v in p.sizes}

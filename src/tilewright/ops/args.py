@@ -16,8 +16,6 @@ from torch import Tensor
 from tilewright.formats.structure import Structure
 from tilewright.ops.dtypes import name_of
 
-STRUCTURE = ("indptr", "indices", "rows", "perm")
-TRANSPOSE = ("t_indptr", "t_indices", "t_perm")
 LIST = ("units", "segs", "done", "work")
 T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 

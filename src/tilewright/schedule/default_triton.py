@@ -20,8 +20,6 @@ from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_unit, nest_of, product_of
 from tilewright.schedule.work import pad, work_list
 
-INNER = 256
-
 
 def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
     """Stage III -> stage III with grid, lanes and serial loops."""

@@ -38,10 +38,6 @@ class NoGradient(TilewrightError, RuntimeError):
     """A program that has no reverse mode; the text names the statement."""
 
 
-class FormBroken(AssertionError):
-    """A pass broke the form it promised: this is our bug, not the user's."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """One row: format strings over the caller's names; `where` when the caller has no better place."""
