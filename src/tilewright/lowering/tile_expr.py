@@ -219,15 +219,18 @@ class Tiler:
             e in self.dims or e in self.sums or (isinstance(e, Var | Const) and not self.lanes(e))
         )
 
-    def terms(self, e: Expr) -> list[Expr]:
-        """A sum, multiplied out as far as that parts scalars from lanes: (b * 128 + n) * d -> b * 128 * d + n * d"""
+    def terms(self, e: Expr, deep: bool = False) -> list[Expr]:
+        """A sum, multiplied out as far as that parts scalars from lanes: (b * 128 + n) * d -> b * 128 * d + n * d
+
+        deep: a variable that stands for a sum is written out too; elsewhere it is, under a product only.
+        """
         match e:
             case Bin("+", a, b):
-                return [*self.terms(a), *self.terms(b)]
-            case Var() if e in self.sums:
-                return self.terms(self.sums[e])
+                return [*self.terms(a, deep), *self.terms(b, deep)]
+            case Var() if deep and e in self.sums:
+                return self.terms(self.sums[e], deep)
             case Bin("*", a, b) if not self.lanes(b):
-                inner = self.terms(a)
+                inner = self.terms(a, deep=True)
                 if len({frozenset(self.lanes(t)) for t in inner}) > 1:
                     return [binary("*", t, b) for t in inner]
         return [e]

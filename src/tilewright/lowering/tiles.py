@@ -27,7 +27,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
-from tilewright.ir.node import walk
+from tilewright.ir.node import transform, walk
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
 from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler
@@ -57,6 +57,19 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
 
 def pow2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
+
+
+def strided(s: Loop) -> tuple[Loop, int]:
+    """for v in 0:(n + k - 1) // k, with v only in v * k   ->   for v in 0:n:k"""
+    match s:
+        case Loop(v, Const(0), Bin("//", Bin("+", n, Const(less)), Const(k)), "serial", body) if (
+            less == k - 1
+        ):
+            times = [e for e in walk(body) if isinstance(e, Bin) and e.op == "*" and e.a is v]
+            steps = [e for e in times if isinstance(e.b, Const) and e.b.value == k]
+            if len(steps) == sum(e is v for e in walk(body)):
+                return Loop(v, s.lo, n, "serial", transform(body, dict.fromkeys(steps, v).get)), k
+    return s, 1
 
 
 def refuse(what: str, reason: str, cure: str) -> Exception:
@@ -163,6 +176,7 @@ class _Lower:
         self.open.pop()
 
     def serial(self, s: Loop) -> None:
+        s, step = strided(s)
         lo, hi = self.t.value(s.lo), self.t.value(s.hi)
         if lo.lanes or hi.lanes:
             raise refuse(
@@ -177,7 +191,7 @@ class _Lower:
             assert isinstance(s.hi, Const)
             self.t.push(tile.Unroll(v, int(s.hi.value), tuple(body)))
         else:
-            self.t.push(tile.For(v, lo.e, hi.e, tuple(body)))
+            self.t.push(tile.For(v, lo.e, hi.e, tuple(body), step))
 
     def guard(self, c: Expr, body: tuple[stmt.Stmt, ...]) -> None:
         made = self.t.value(self.lane_bound(c))
@@ -196,7 +210,7 @@ class _Lower:
         """base + lane < n  ->  lane < min(n - base, extent): one 32-bit comparison for each lane"""
         if not (isinstance(c, Bin) and c.op == "<") or self.t.lanes(c.b):
             return c
-        terms = self.t.terms(c.a)
+        terms = self.t.terms(c.a, deep=True)
         mine = [t for t in terms if t in self.t.dims]
         rest = [t for t in terms if t not in self.t.dims]
         if len(mine) != 1 or not rest or any(self.t.lanes(t) for t in rest):
@@ -264,8 +278,18 @@ class _Lower:
         kept = [self.keep(v, i, guards) for v, i in zip(other, m.identity, strict=True)]
         if m.join is not None and lanes:
             self.assign(state, join_lanes(m, state, kept, lanes))
-        else:
-            self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, kept))))
+            return
+        whole = self.over(m, lanes, kept)
+        self.assign(state, whole if self.untouched(state) else apply(m.combine, (*state, *whole)))
+
+    def untouched(self, state: tuple[Var, ...]) -> bool:
+        """Whether the state was begun just now: then its beginning is not needed."""
+        homes = [self.t.env[v].e for v in state]
+        begun = self.t.out[-len(state) :]
+        if [s.var for s in begun if isinstance(s, tile.Set)] != homes:
+            return False
+        del self.t.out[-len(state) :]
+        return True
 
     def assign(self, state: tuple[Var, ...], made: Sequence[Expr]) -> None:
         """All new members first, then the state."""
@@ -302,7 +326,7 @@ class _Lower:
             for v, d in zip(s.state, s.monoid.dtypes, strict=True)
         ]
         for v, w in zip(s.state, works, strict=True):
-            at = self.cell(v, (s.slot + s.nth) * tiles + which)
+            at = self.cell(v, s.slot + s.nth, tiles, which)
             self.t.push(tile.Store(w, at, self.t.env[v].e, None, fresh=True))
         self.t.push(tile.Barrier())
         counter = self.t.emit("counter", "i64", self.t.value(s.slot * tiles + which).e, ()).e
@@ -327,7 +351,7 @@ class _Lower:
         with self.t.into() as body:
             loaded = []
             for v, w in zip(s.state, works, strict=True):
-                at = self.cell(v, (s.slot + piece) * tiles + which)
+                at = self.cell(v, s.slot + piece, tiles, which)
                 got = Var(f"{v.name}_piece", v.dtype)
                 load = tile.Load(w, at, None, Const(0.0, v.dtype), fresh=True)
                 self.t.env[got] = self.t.emit(got.name, v.dtype, load, self.t.env[v].lanes)
@@ -341,15 +365,14 @@ class _Lower:
             n *= self.t.dims[ln]
         return n
 
-    def cell(self, v: Var, row: Expr) -> tuple[Expr, ...]:
-        """Where a member of the state lies in its workspace."""
+    def cell(self, v: Var, row: Expr, tiles: Expr, which: Expr) -> tuple[Expr, ...]:
+        """Where a member of the state lies in its workspace: the tiles of one piece side by side."""
         lanes, step = self.t.env[v].lanes, self.cells(v)
-        at = row * step
+        start, at = self.t.wide(row * (tiles * step)), which * step
         for ln in lanes:
             step //= self.t.dims[ln]
             at = at + ln * step
-        offsets, _ = self.t.offsets(at)
-        return tuple(self.t.broadcast(o, lanes) for o in offsets)
+        return (start.e, self.t.broadcast(self.t.value(at), lanes))
 
     def workspace(self, name: str, dtype: str, size: Expr, role: str) -> Buffer:
         made = Buffer(name, dtype, (size,), role)

@@ -102,7 +102,7 @@ def work_list(
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid u in units: lane r in lanes: serial t in 0:unit.trip"""
     m = _match(p, rows, entries)
-    n_units, n_segs = Var("n_units"), Var("n_segs")
+    n_units, n_segs = Var("n_units", "i32"), Var("n_segs")
     dtype = m.start.dtype
     units = Buffer("units", dtype, (n_units, Const(len(UNIT), "i64")), "plan")
     segs = Buffer("segs", dtype, (n_segs, Const(3, "i64")), "plan")
