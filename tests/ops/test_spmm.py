@@ -258,8 +258,8 @@ def test_tune_keeps_results(tiled: Place) -> None:
 def test_preparation_reaches_the_rows(source: str, tiled: Place) -> None:
     """Operators walk rows: what prepare() makes of another format must be there for them."""
     A = tw.SparseTensor.from_dense(giant(tiled.device)).to_format(source).prepare()
-    program, *_ = spmm_call(A, randn(700, 4, device=tiled.device), "sum", None)
-    assert "t_indptr" in program and "units" in program
+    recipe, _ = spmm_call(A, randn(700, 4, device=tiled.device), "sum", None)
+    assert "t_indptr" in recipe.text and "units" in recipe.text
 
 
 def test_the_second_use_prepares(fast: Place) -> None:

@@ -30,9 +30,8 @@ GRAPHS = (
 QUICK_GRAPHS = "cora tiny arxiv-sized".split()
 WIDTHS, QUICK_WIDTHS = (32, 128, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
-SETTINGS, QUICK_SETTINGS, LARGE_SETTINGS = 10, 3, 4
+SETTINGS, QUICK_SETTINGS = 10, 3
 PEER_SLACK = 4.0  # a peer may round more often
-LARGE = 20_000_000  # entries: fewer settings
 
 
 @dataclass
@@ -91,12 +90,6 @@ def _settings(run: Run) -> list[dict[str, Any]]:
     return subject.settings("spmm")[: run.options.settings or usual]
 
 
-def few(settings: list[dict[str, Any]], count: int = LARGE_SETTINGS) -> list[dict[str, Any]]:
-    """For large graphs: the first one, and those with the longest pieces."""
-    longest = sorted(settings[1:], key=lambda s: -s["chunk"] * s["rows"])
-    return settings[:1] + longest[: count - 1]
-
-
 def _subject(graph: Graph, dtype: torch.dtype, work: dict[tuple[int, ...], Any]) -> Subject:
     device = str(graph.indptr.device.type)
     values = torch.randn(graph.nnz, generator=seeded(device), device=device).to(dtype)
@@ -114,8 +107,7 @@ def _add_case(
 ) -> None:
     case = f"{held.graph.name} {width} {dtype_name(held.values.dtype)}"
     with run.part(case):
-        chosen = few(settings) if held.graph.nnz > LARGE else settings
-        row = _case(run, case, held, width, chosen, probe)
+        row = _case(run, case, held, width, settings, probe)
         run.add(row)
         run.say(
             f"{case}: best {cell(row.get('best_ms'))} ms, vendor {cell(row.get('vendor_ms'))} ms"

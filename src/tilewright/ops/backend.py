@@ -45,3 +45,15 @@ def stream_of(device: torch.device) -> int:
         return 0
     made: int = torch._C._cuda_getCurrentRawStream(device.index or 0)
     return made
+
+
+def precision() -> str:
+    """How 32-bit products are computed: torch's own switch decides."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def place_of(device: torch.device) -> object:
+    """All that decides, beside the tensors, which kernel a call runs and where: a key."""
+    if device.type == "cpu":
+        return _CPU[0]
+    return torch._C._cuda_getCurrentRawStream(device.index or 0), precision()

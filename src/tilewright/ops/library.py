@@ -58,7 +58,7 @@ def _here(
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, program: str, ints: Any, floats: Any, *tensors: Tensor) -> Any:
-        if _plainly(tensors):
+        if plainly(tensors):
             outs = _here(program, tensors, ints, floats)
         else:
             with _below_autograd():
@@ -78,10 +78,8 @@ class _Run(torch.autograd.Function):
 def _autograd(
     program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
 ) -> Any:
-    if torch.is_grad_enabled():
-        for t in tensors:
-            if t.requires_grad:
-                return list(_Run.apply(program, ints, floats, *tensors))
+    if wants_grad(tensors):
+        return run_with_grad(program, tensors, ints, floats)
     with _below_autograd():
         return _RUN(program, tensors, ints, floats)
 
@@ -97,7 +95,7 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _plainly(tensors: Sequence[Tensor]) -> bool:
+def plainly(tensors: Sequence[Tensor]) -> bool:
     """Eager code on ordinary tensors, with no mode or transform in force: the dispatcher adds nothing."""
     if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
         return False
@@ -112,11 +110,24 @@ def run(
     program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float] = ()
 ) -> list[Tensor]:
     """The registered operator; ordinary eager calls go straight to its implementation."""
-    if _plainly(tensors):
-        if torch.is_grad_enabled():
-            for t in tensors:
-                if t.requires_grad:
-                    return list(_Run.apply(program, ints, floats, *tensors))
+    if plainly(tensors):
+        if wants_grad(tensors):
+            return run_with_grad(program, tensors, ints, floats)
         return _here(program, tensors, ints, floats)
     made: list[Tensor] = _RUN(program, tensors, ints, floats)
     return made
+
+
+def wants_grad(tensors: Sequence[Tensor]) -> bool:
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t.requires_grad:
+                return True
+    return False
+
+
+def run_with_grad(
+    program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float] = ()
+) -> list[Tensor]:
+    """For ordinary eager tensors that want gradients."""
+    return list(_Run.apply(program, ints, floats, *tensors))

@@ -101,9 +101,7 @@ class Ready:
     ) -> list[Tensor]:
         outs = self.alloc(tensors[self.like], *sizes)
         if self.kernel.backend == "c":
-            for o in outs:
-                if o.nbytes > LARGE:
-                    advise(o)
+            advise_large(outs)
         self.into(tensors, outs, sizes, ints, floats)
         return outs
 
@@ -140,6 +138,59 @@ class Ready:
             need = size(*sizes)
             if pool[at].numel() < need:
                 pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
+
+
+class Fixed:
+    """A step with all but its last tensors given once: sizes, kernel and addresses are known."""
+
+    def __init__(
+        self, step: Any, tensors: Sequence[Tensor], moving: Sequence[Tensor], ints: Sequence[int]
+    ) -> None:
+        every = [*tensors, *moving]
+        if step.missing:
+            derived = step.derive(every, ints)
+            every += derived
+        self.step, self.every, self.ints = step, every, ints
+        self.at, self.count = len(tensors), len(tensors) + len(moving)
+        self.sizes = step.sizes(every, ints)
+        self.ready = made = step.ready(ints, self.sizes)
+        self.mine = made.sizes(self.sizes, every, ints)
+        given = all(every[k].numel() >= size(*self.mine) for k, size, _ in made.given)
+        self.whole = given and not made.spaces and not step.missing and not made.several
+        first = len(every)
+        self.changing = [
+            (n, k) for n, k in enumerate(made.take) if self.at <= k < self.count or k >= first
+        ]
+        self.wide = [n for n, k in self.changing if n in made.wide]
+        self.where = [0 if k >= first else every[k].data_ptr() for k in made.take]
+
+    def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs; what cannot be fixed goes the usual way."""
+        made = self.ready
+        pool = [*self.every[: self.at], *moving]
+        if not self.whole:
+            return self.step(pool, self.ints, ())
+        outs = made.alloc(pool[made.like], *self.sizes)
+        pool += outs
+        where = self.where.copy()
+        for n, k in self.changing:
+            where[n] = pool[k].data_ptr()
+        if made.aligned:
+            for n in self.wide:
+                if where[n] & 15:
+                    return self.step(pool[: self.count], self.ints, ())
+        held = [pool[k] for k in made.take]
+        if made.kernel.backend == "c":
+            advise_large(outs)
+        made.call(held, where, self.mine, ())
+        return outs
+
+
+def advise_large(outs: Sequence[Tensor]) -> None:
+    """Large outputs on huge pages."""
+    for o in outs:
+        if o.nbytes > LARGE:
+            advise(o)
 
 
 def size_lambda(e: Expr, names: Sequence[str]) -> Callable[..., int]:

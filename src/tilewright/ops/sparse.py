@@ -63,7 +63,7 @@ class Bundle:
         self.arrays, self.tensors = sparse_arrays(s)
         self.ints = [s.shape[0], s.shape[1]]
         self.made_with = (s.row_of, s.transposed)
-        self.recipes: dict[object, tuple[str, list[Tensor], list[int]]] = {}
+        self.recipes: dict[object, Any] = {}
         self.texts: dict[object, str] = {}
 
     def current(self, s: Structure) -> bool:

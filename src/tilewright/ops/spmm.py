@@ -11,10 +11,10 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.backend import backend_of, cpu_backend, stream_of
+from tilewright.ops.backend import backend_of, place_of
 from tilewright.ops.bound import Launch
-from tilewright.ops.library import run
 from tilewright.ops.plans import SETTINGS, listed, may_list
+from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.sparse import (
     as_sparse,
@@ -72,36 +72,35 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
         a = a.with_values(values)
     if isinstance(x, Tensor) and x.dim() == 1:
         return spmm(a, x[:, None], reduce=reduce)[:, 0]
-    return run(*_call(a, x, reduce, None))[0]
+    recipe, moving = _call(a, x, reduce, None)
+    return recipe(moving)[0]
 
 
 def _call(
     a: SparseTensor, x: Tensor, reduce: str, setting: Setting | None
-) -> tuple[str, list[Tensor], list[int]]:
-    """The operator's arguments. The program's text is kept with the structure: this is the hot path."""
+) -> tuple[Recipe, list[Tensor]]:
+    """The recipe of this kind of call, kept with the structure, and its tensors that change."""
     v, s = a.values, a.structure
     grad = x.requires_grad and torch.is_grad_enabled() if isinstance(x, Tensor) else False
     if s.transposed is None:
         prepare_at_second_use(s, grad)
     made = bundle_of(s)
     if setting is not None or torch.compiler.is_compiling():
-        text, tensors, ints = _recipe(a, x, reduce, grad, setting)
+        recipe = _recipe(a, x, reduce, grad, setting)
     else:
         key = (
             reduce,
             None if v is None else (v.dtype, v.dim()),
             *_told(x),
             grad,
-            stream_of(s.device),
-            cpu_backend(),
+            place_of(s.device),
         )
         recipe = made.recipes.get(key)
         if recipe is None:
             recipe = made.recipes[key] = _recipe(a, x, reduce, grad, None)
-        text, tensors, ints = recipe
     if v is None:
-        return text, [*tensors, x], ints
-    return text, [*tensors, v if v.is_contiguous() else v.contiguous(), x], ints
+        return recipe, [x]
+    return recipe, [v if v.is_contiguous() else v.contiguous(), x]
 
 
 def _told(x: Any) -> tuple[object, ...]:
@@ -113,11 +112,8 @@ def _told(x: Any) -> tuple[object, ...]:
 
 def _recipe(
     a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None
-) -> tuple[str, list[Tensor], list[int]]:
-    """What stays the same from call to call: the program's text, index arrays, work lists, integers.
-
-    The first call of a kind checks, converts and plans.
-    """
+) -> Recipe:
+    """The first call of a kind checks, converts and plans."""
     heads = a.values is not None and a.values.dim() == 2 and a.structure.format != "bsr"
     _check(a, x, reduce, heads)
     name = f"heads_{reduce}" if heads else reduce
@@ -130,7 +126,7 @@ def _recipe(
         tensors += more
         ints += plan_ints
     text = program_text(f"spmm_{name}", (sparse_arg("a", a, arrays), dense_arg("x", x)))
-    return text, tensors, ints
+    return Recipe(text, tensors, ints)
 
 
 def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
@@ -154,7 +150,8 @@ def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum")
     a = rows_first(as_sparse(A, "spmm.plan(A, x)"))
     if backend_of(x.device) == "triton" and a.structure.transposed is None:
         a.structure.prepare()
-    return Launch(*_call(a, x, reduce, setting))
+    recipe, moving = _call(a, x, reduce, setting)
+    return Launch(recipe.text, [*recipe.tensors, *moving], recipe.ints)
 
 
 spmm.plan = plan  # type: ignore[attr-defined]

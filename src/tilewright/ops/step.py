@@ -22,7 +22,7 @@ from tilewright.language.trace import Traced
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position, sizes_of
 from tilewright.ops.args import Arg
-from tilewright.ops.backend import on_device
+from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
@@ -338,11 +338,6 @@ def divisor(size: int) -> int:
 def _told_by_class(size: int) -> bool:
     """Whether divisor and span together leave only this size: a power of two up to 512."""
     return 0 < size <= EXACT and divisor(size) == size
-
-
-def precision() -> str:
-    """How 32-bit products are computed: torch's own switch decides."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def _evaluate(e: Expr, table: dict[str, Any]) -> Any:
