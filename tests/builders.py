@@ -322,23 +322,24 @@ def work_units(
     """Units and segments for `schedule.work.work_list`: rows longer than `long` are cut into pieces of
     `chunk` entries, the others stand together, `lanes` in a unit, longest first."""
     degree = np.diff(indptr)
-    segs: list[tuple[int, int, int]] = []
+    segs: list[list[tuple[int, int, int]]] = []
     units: list[tuple[int, ...]] = []
     for i in np.flatnonzero(degree > long):
-        first, pieces = len(segs), -(-int(degree[i]) // chunk)
+        first, pieces = len(units), -(-int(degree[i]) // chunk)
         for n in range(pieces):
             start = int(indptr[i]) + n * chunk
             stop = min(start + chunk, int(indptr[i + 1]))
-            units.append((len(segs), 0, -(-(stop - start) // lanes), n, pieces, first))
-            segs.append((int(i), start, stop))
+            units.append((-(-(stop - start) // lanes), n, pieces, first))
+            segs.append([(int(i), start + r, stop) for r in range(lanes)])
     slots = max(len(segs), 1)
     short = sorted(np.flatnonzero(degree <= long), key=lambda i: -degree[i])
     for n in range(0, len(short), lanes):
         group = short[n : n + lanes]
-        units.append((len(segs), len(group), int(degree[group[0]]), 0, 1, 0))
-        segs += [(int(i), int(indptr[i]), int(indptr[i + 1])) for i in group]
+        units.append((int(degree[group[0]]), 0, 0, 0))
+        held = [(int(i), int(indptr[i]), int(indptr[i + 1])) for i in group]
+        segs.append(held + [(-1, 0, 0)] * (lanes - len(held)))
     arrays = {
-        "units": np.array(units, np.int32).reshape(-1, 6),
-        "segs": np.array(segs, np.int32).reshape(-1, 3),
+        "units": np.array(units, np.int32).reshape(-1, 4),
+        "segs": np.array(segs, np.int32).reshape(-1, lanes, 3).transpose(0, 2, 1).copy(),
     }
-    return arrays, {"n_units": len(units), "n_segs": len(segs), "n_slots": slots}
+    return arrays, {"n_units": len(units), "n_slots": slots}

@@ -26,7 +26,6 @@ from tilewright.bench import (
     timing,
     vendor,
 )
-from tilewright.bench.spmm import few
 from tilewright.bench.suite import Options, Run
 from tilewright.formats import SparseTensor
 from tilewright.support.errors import FormatError
@@ -219,11 +218,6 @@ def test_probes_are_optional(tmp_path: Path) -> None:
     assert probes.load(None, "spmm_units") is None
     assert probes.load(tmp_path, "spmm_units") is None
     assert probes.compile_spmm_c(tmp_path, 32) is None
-
-
-def test_large_graphs_use_few_settings() -> None:
-    settings = [{"rows": 8, "chunk": c} for c in (512, 256, 2048, 1024)]
-    assert [s["chunk"] for s in few(settings, 3)] == [512, 2048, 1024]
 
 
 def test_cuda_report_has_ratios_and_verdicts() -> None:

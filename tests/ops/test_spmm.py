@@ -204,7 +204,7 @@ def test_prepared(reduce: str, dtype: torch.dtype, tiled: Place) -> None:
 def test_a_giant_row_is_cut(tiled: Place) -> None:
     A = tw.SparseTensor.from_dense(giant(tiled.device)).prepare()
     s, setting = listed(A, randn(700, 20, device=tiled.device))
-    assert int(work_list_of(s, setting).units[:, 4].max()) == 11
+    assert int(work_list_of(s, setting).units[:, 2].max()) == 11
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
@@ -258,8 +258,8 @@ def test_tune_keeps_results(tiled: Place) -> None:
 def test_preparation_reaches_the_rows(source: str, tiled: Place) -> None:
     """Operators walk rows: what prepare() makes of another format must be there for them."""
     A = tw.SparseTensor.from_dense(giant(tiled.device)).to_format(source).prepare()
-    recipe, _ = spmm_call(A, randn(700, 4, device=tiled.device), "sum", None)
-    assert "t_indptr" in recipe.text and "units" in recipe.text
+    program, *_ = spmm_call(A, randn(700, 4, device=tiled.device), "sum", None)
+    assert "t_indptr" in program and "units" in program
 
 
 def test_the_second_use_prepares(fast: Place) -> None:

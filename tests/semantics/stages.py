@@ -128,6 +128,6 @@ def numpy_of(t: Tensor) -> np.ndarray:
 def list_sizes(step: Step, tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[str, int]:
     assert step.lists is not None
     at = dict(zip(step.names, tensors, strict=False))
-    prefix, (units, segs, *_) = step.lists
+    prefix, (units, *_) = step.lists
     slots = ints[step.int_names.index(f"{prefix}slots")]
-    return {"n_units": len(at[units]), "n_segs": len(at[segs]), "n_slots": slots}
+    return {"n_units": len(at[units]), "n_slots": slots}

@@ -74,7 +74,7 @@ def test_work_list(how: str, stage: str) -> None:
         _, tensors, *_ = case.call
         a, x = p.tensor().with_values(tensors[-2]), tensors[-1]
         listed = spmm_call(a, x, how, setting)
-        assert work_list_of(a.structure, setting).units[:, 4].max() > 1
+        assert work_list_of(a.structure, setting).units[:, 2].max() > 1
         close(run_stage(stage, *listed, []), case.want)
 
 

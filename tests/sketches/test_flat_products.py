@@ -43,32 +43,30 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
 
 
 def spmm_units(lanes: int, width: int, copies: int) -> flat.Program:
-    n_i, n_j, n_f, nnz, n_units, n_segs = ints("n_i n_j n_f a_nnz n_units n_segs")
+    n_i, n_j, n_f, nnz, n_units = ints("n_i n_j n_f a_nnz n_units")
     idx, val = buffer("a_indices", "i32", nnz), buffer("a", "f32", nnz)
     x, y = buffer("x", "f32", n_j, n_f), buffer("y", "f32", n_i, n_f, role="out")
-    units, segs = buffer("units", "i32", n_units, 6), buffer("segs", "i32", n_segs, 3)
+    units, segs = buffer("units", "i32", n_units, 4), buffer("segs", "i32", n_units, 3, lanes)
     u, f0, r, fl, t, q, f, p, i, s, e, step = ints("u f0 r fl t q f p i s e step")
-    base, rows, trip, nth, pieces, slot = fields = ints("base rows trip nth pieces slot")
+    trip, nth, pieces, slot = fields = ints("trip nth pieces slot")
     wide, live = ints("wide live", "b1")
     acc, total = floats("acc total")
     out = store(y, i * n_f + f, acc)
-    first = load(segs, base * 3) * n_f + f
+    mine = u * (3 * lanes)
+    first = load(segs, mine) * n_f + f
     return program(
         "spmm",
         [idx, val, x, y, units, segs],
         grid(u, n_units, grid(f0, (n_f + (width - 1)) // width, lane(r, lanes, lane(
             fl, width,
-            *(let(v, load(units, u * 6 + n)) for n, v in enumerate(fields)),
-            let(wide, eq(rows, 0)),
+            *(let(v, load(units, u * 4 + n)) for n, v in enumerate(fields)),
+            let(wide, const(0) < pieces),
             let(step, select(wide, const(lanes), const(1))),
-            let(live, r < select(wide, const(lanes), rows)),
             let(f, f0 * width + fl),
-            where(
-                live,
-                let(i, load(segs, (base + select(wide, const(0), r)) * 3)),
-                let(s, load(segs, (base + select(wide, const(0), r)) * 3 + 1) + select(wide, r, const(0))),
-                let(e, load(segs, (base + select(wide, const(0), r)) * 3 + 2)),
-            ),
+            let(i, load(segs, mine + r)),
+            let(s, load(segs, mine + lanes + r)),
+            let(e, load(segs, mine + 2 * lanes + r)),
+            let(live, const(0) <= i),
             where(
                 f < n_f,
                 init("sum", acc),

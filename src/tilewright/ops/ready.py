@@ -69,7 +69,6 @@ class Ready:
         where = {n: f"s[{k}]" for k, n in enumerate(step.size_names)}
         if listed:
             where["n_units"] = f"t[{at[listed['units']]}].shape[0]"
-            where["n_segs"] = f"t[{at[listed['segs']]}].shape[0]"
             where["n_slots"] = f"ints[{step.int_names.index(f'{prefix}slots')}]"
         parts = "".join(f"{where[n]}, " for n in self.kernel.sizes)
         made: Callable[..., tuple[int, ...]] = eval(f"lambda s, t, ints: ({parts})")

@@ -25,15 +25,18 @@ class Recipe:
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
         if not plainly(moving):
-            return run(self.text, [*self.tensors, *moving], self.ints)
+            return run(*self.arguments(moving))
         if wants_grad(moving):
-            return run_with_grad(self.text, [*self.tensors, *moving], self.ints)
+            return run_with_grad(*self.arguments(moving))
         if self.fixed is None:
             self.fixed = self.fix(moving)
         return self.fixed(moving)
+
+    def arguments(self, moving: Sequence[Tensor]) -> tuple[str, list[Tensor], list[int]]:
+        """What `library.run` takes."""
+        return self.text, [*self.tensors, *moving], self.ints
 
     def fix(self, moving: Sequence[Tensor]) -> Fixed:
         first = (self.tensors or moving)[0]
         made = entry(self.text, backend_of(first.device), first.get_device())
         return Fixed(made.steps[0], self.tensors, moving, self.ints)
-

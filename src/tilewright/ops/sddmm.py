@@ -28,6 +28,7 @@ from tilewright.support.errors import error
 
 NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 64, "warps": 2}
+WIDE_HALF: Setting = {"edges": 32, "width": 64, "warps": 4}
 OPS = ("dot", "add", "sub", "mul", "div")
 
 
@@ -103,7 +104,8 @@ def _call(
     ):
         a.structure.rows_stored()
     if setting is None and op == "dot" and backend_of(x.device) == "triton":
-        setting = NARROW if x.shape[1] <= NARROW["width"] else WIDE
+        wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
+        setting = NARROW if x.shape[1] <= NARROW["width"] else wide
     prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
     values = [] if a.values is None else [a.values.contiguous()]

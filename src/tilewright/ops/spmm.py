@@ -72,11 +72,11 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
         a = a.with_values(values)
     if isinstance(x, Tensor) and x.dim() == 1:
         return spmm(a, x[:, None], reduce=reduce)[:, 0]
-    recipe, moving = _call(a, x, reduce, None)
+    recipe, moving = _kind(a, x, reduce, None)
     return recipe(moving)[0]
 
 
-def _call(
+def _kind(
     a: SparseTensor, x: Tensor, reduce: str, setting: Setting | None
 ) -> tuple[Recipe, list[Tensor]]:
     """The recipe of this kind of call, kept with the structure, and its tensors that change."""
@@ -103,6 +103,14 @@ def _call(
     return recipe, [v if v.is_contiguous() else v.contiguous(), x]
 
 
+def _call(
+    a: SparseTensor, x: Tensor, reduce: str, setting: Setting | None
+) -> tuple[str, list[Tensor], list[int]]:
+    """The operator's arguments."""
+    recipe, moving = _kind(a, x, reduce, setting)
+    return recipe.arguments(moving)
+
+
 def _told(x: Any) -> tuple[object, ...]:
     """All that a call's validity and program depend on in x."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided:
@@ -110,9 +118,7 @@ def _told(x: Any) -> tuple[object, ...]:
     return (x.dtype, x.shape, x.stride(), x.device)
 
 
-def _recipe(
-    a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None
-) -> Recipe:
+def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None) -> Recipe:
     """The first call of a kind checks, converts and plans."""
     heads = a.values is not None and a.values.dim() == 2 and a.structure.format != "bsr"
     _check(a, x, reduce, heads)
@@ -150,8 +156,7 @@ def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum")
     a = rows_first(as_sparse(A, "spmm.plan(A, x)"))
     if backend_of(x.device) == "triton" and a.structure.transposed is None:
         a.structure.prepare()
-    recipe, moving = _call(a, x, reduce, setting)
-    return Launch(recipe.text, [*recipe.tensors, *moving], recipe.ints)
+    return Launch(*_call(a, x, reduce, setting))
 
 
 spmm.plan = plan  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.views import VIEWS, derive_views, view_of
 from tilewright.runtime import build_c
-from tilewright.schedule.options import Setting
+from tilewright.schedule.options import Setting, gather_registers
 from tilewright.schedule.shape import nest_of, product_of
 from tilewright.support import knobs
 
@@ -258,7 +258,10 @@ class Step:
         divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
         divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
         options = driver.TritonOptions(
-            setting.get("warps", 4), setting.get("stages", 3), precision()
+            setting.get("warps", 4),
+            setting.get("stages", 3),
+            precision(),
+            registers=gather_registers(setting, self.half) if self.lists is not None else None,
         )
         small = all(sizes[n] < NARROW for n in self.narrow)
         known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}

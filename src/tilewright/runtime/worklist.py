@@ -1,6 +1,6 @@
 """Work lists: rows of unequal length as units of equal work. A run-time primitive, in torch operations.
 
-In: row pointers. Out: `units` [n, 6] and `segs` [m, 3] as `schedule.work` reads them, and the number of slots.
+In: row pointers. Out: `units` [n, 4] and `segs` [n, 3, rows] as `schedule.work` reads them, and the number of slots.
 
     rows up to `long` entries     sorted by length, `rows` of them in a unit
     longer ones                   cut in pieces of `chunk` entries, a unit each, spread over the lanes
@@ -54,39 +54,40 @@ def make_work_list(indptr: Tensor, setting: Setting) -> WorkList:
     order = torch.argsort(degree, descending=True, stable=True)
     n_long = int((degree > longest).sum())
     cut, short = order[:n_long], order[n_long:]
-    pieces = _pieces(cut, start, degree, chunk, lanes)
-    groups = _groups(short, start, degree, lanes, pieces[0].shape[0])
-    segs = torch.cat([pieces[0], groups[0]]).to(indptr.dtype).contiguous()
-    units = torch.cat([pieces[1], groups[1]]).to(indptr.dtype).contiguous()
-    return WorkList(units, segs, max(pieces[0].shape[0], 1), dict(setting))
+    cut_units, cut_segs = _pieces(cut, start, degree, chunk, lanes)
+    units, segs = _groups(short, start, degree, lanes)
+    return WorkList(
+        torch.cat([cut_units, units]).to(indptr.dtype),
+        torch.cat([cut_segs, segs]).to(indptr.dtype),
+        max(len(cut_units), 1),
+        dict(setting),
+    )
 
 
 def _pieces(
     rows: Tensor, start: Tensor, degree: Tensor, chunk: int, lanes: int
 ) -> tuple[Tensor, Tensor]:
-    """One segment and one unit for each piece of a long row."""
+    """One unit for each piece of a long row; its lanes begin one entry apart."""
     many = (degree[rows] + chunk - 1) // chunk
     first = torch.cumsum(many, 0) - many
     row = torch.repeat_interleave(rows, many)
     slot = torch.repeat_interleave(first, many)
-    at = torch.arange(row.shape[0], device=row.device)
-    nth = at - slot
+    nth = torch.arange(row.shape[0], device=row.device) - slot
     lo = start[row] + nth * chunk
     hi = torch.minimum(lo + chunk, start[row] + degree[row])
     trip = (hi - lo + lanes - 1) // lanes
-    zero = torch.zeros_like(at)
-    count = torch.repeat_interleave(many, many)
-    units = torch.stack([at, zero, trip, nth, count, slot], 1)
-    return torch.stack([row, lo, hi], 1), units
+    units = torch.stack([trip, nth, torch.repeat_interleave(many, many), slot], 1)
+    lane = torch.arange(lanes, device=row.device)
+    each = [t[:, None].expand(-1, lanes) for t in (row, lo, hi)]
+    return units, torch.stack([each[0], each[1] + lane, each[2]], 1)
 
 
-def _groups(
-    rows: Tensor, start: Tensor, degree: Tensor, lanes: int, base: int
-) -> tuple[Tensor, Tensor]:
-    """One segment for each short row, one unit for each group of them."""
+def _groups(rows: Tensor, start: Tensor, degree: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
+    """One unit for each group of short rows, which come longest first; lanes left over have row -1."""
     segs = torch.stack([rows, start[rows], start[rows] + degree[rows]], 1)
-    at = torch.arange(0, rows.shape[0], lanes, device=rows.device)
-    held = torch.clamp(rows.shape[0] - at, max=lanes)
-    zero = torch.zeros_like(at)
-    units = torch.stack([base + at, held, degree[rows[at]], zero, zero + 1, zero], 1)
-    return segs, units
+    missing = -rows.shape[0] % lanes
+    empty = torch.tensor([-1, 0, 0], device=rows.device).expand(missing, 3)
+    trip = degree[rows[::lanes]]
+    zero = torch.zeros_like(trip)
+    units = torch.stack([trip, zero, zero, zero], 1)
+    return units, torch.cat([segs, empty]).view(-1, lanes, 3).transpose(1, 2)

@@ -24,17 +24,32 @@ class TritonOptions:
     stages: int = 3
     precision: str = "ieee"
     fuse: bool = True
+    registers: int | None = None
 
     def as_dict(self) -> dict[str, object]:
         return {
             "num_warps": self.warps,
             "num_stages": self.stages,
             "num_ctas": 1,
-            "maxnreg": None,
+            "maxnreg": self.registers,
             "enable_fp_fusion": self.fuse,
             "debug": False,
             "sanitize_overflow": False,
         }
+
+
+def gather_registers(setting: Setting, half: bool) -> int | None:
+    """The bound on registers of a work-list kernel (measured).
+
+    Without a bound the assembler fits as many warps as it can and gives up gathers in flight for them.
+    """
+    sums = setting["rows"] * setting["width"] // (32 * setting.get("warps", 4))
+    unroll = setting.get("unroll", 1)
+    if half:
+        return 64
+    if sums * unroll <= 32:
+        return 80
+    return 96 if unroll <= 4 else None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 A program's rows are `for i in 0:n` with one reduction `for p in ptr[i]:ptr[i + 1]` inside.
 
 `pad(p, i, p_j, R)`: R neighbouring rows in one lane, as many steps as the longest has.
-`work_list(p, i, p_j, R)`: units made at run time. A unit is six integers: base segment, rows (0: one piece
-of a long row, spread over the lanes), trip count, piece, pieces, slot; a segment is (row, start, end).
+`work_list(p, i, p_j, R)`: units made at run time. A unit is four integers: trip count, piece, pieces (0: whole
+rows, one in each lane; else one piece of a long row, spread over the lanes), slot; its segments are R rows
+(-1: none), R starts and R ends, at a place known from the unit's number, so that they load beside it.
 Parts of a bucketed format merge by these parameters, not by branches; rows cut in pieces are combined in
 order (`Publish`), so that the result does not depend on timing and nothing has to be zeroed.
 """
@@ -20,7 +21,8 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
 
-UNIT = ("base", "rows", "trip", "nth", "pieces", "slot")
+UNIT = ("trip", "nth", "pieces", "slot")
+SEGMENT = ("row", "start", "stop")
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,12 @@ def work_list(
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid u in units: lane r in lanes: serial t in 0:unit.trip"""
     m = _match(p, rows, entries)
-    n_units, n_segs = Var("n_units", "i32"), Var("n_segs")
+    n_units = Var("n_units", "i32")
     dtype = m.start.dtype
-    units = Buffer("units", dtype, (n_units, Const(len(UNIT), "i64")), "plan")
-    segs = Buffer("segs", dtype, (n_segs, Const(3, "i64")), "plan")
+    units = Buffer("units", dtype, (n_units, const(len(UNIT))), "plan")
+    segs = Buffer("segs", dtype, (n_units, const(len(SEGMENT)), const(lanes)), "plan")
     made = edit(p, rows, lambda loop: [_unit_loop(m, units, segs, n_units, lanes, unroll)])
-    return replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units, n_segs))
+    return replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units))
 
 
 def _unit_loop(
@@ -116,30 +118,22 @@ def _unit_loop(
     u = Var("u")
     field = {n: Var(f"unit_{n}", units.dtype) for n in UNIT}
     wide, live = Var("wide", "b1"), Var("live", "b1")
-    seg, step = Var("seg", segs.dtype), Var("step", segs.dtype)
+    step, first = Var("step", segs.dtype), u * (len(SEGMENT) * lanes)
     one, zero, i = Const(1, segs.dtype), Const(0, segs.dtype), m.rows.var
     head: list[stmt.Stmt] = [
         stmt.Let(v, Load(units, (u * len(UNIT) + n,))) for n, v in enumerate(field.values())
     ]
     head += [
-        stmt.Let(wide, eq(field["rows"], 0)),
+        stmt.Let(wide, zero < field["pieces"]),
         stmt.Let(step, select(wide, Const(lanes, segs.dtype), one)),
     ]
-    spread = select(wide, m.r, zero)
     inside: list[stmt.Stmt] = [
-        stmt.Let(live, m.r < select(wide, Const(lanes, "i32"), field["rows"])),
-        stmt.Let(seg, field["base"] + select(wide, zero, m.r)),
-        stmt.Guard(
-            live,
-            (
-                stmt.Let(i, Load(segs, (seg * 3,))),
-                stmt.Let(m.start, Load(segs, (seg * 3 + 1,)) + spread),
-                stmt.Let(m.stop, Load(segs, (seg * 3 + 2,))),
-            ),
-        ),
+        stmt.Let(v, Load(segs, (first + m.r + n * lanes,)))
+        for n, v in enumerate((i, m.start, m.stop))
     ]
+    inside.append(stmt.Let(live, zero <= i))
     body = splice(m.rows.body, _entries(m, field["trip"], step, unroll))
-    body = _finish(m, body, field, wide, live, segs, lanes)
+    body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
     return Loop(u, const(0), n_units, "grid", (*head, lane))
 
@@ -150,14 +144,14 @@ def _finish(
     field: dict[str, Var],
     wide: Var,
     live: Var,
-    segs: Buffer,
+    row_of: Load,
     lanes: int,
 ) -> tuple[stmt.Stmt, ...]:
     """After the reduction: rows are stored by their lane; pieces are joined, published, stored once."""
     at = next((n for n, s in enumerate(body) if isinstance(s, stmt.Init)), None)
     if at is None:
         return tuple(
-            _descend(s, lambda b: _finish(m, b, field, wide, live, segs, lanes)) for s in body
+            _descend(s, lambda b: _finish(m, b, field, wide, live, row_of, lanes)) for s in body
         )
     init = body[at]
     assert isinstance(init, stmt.Init)
@@ -166,7 +160,7 @@ def _finish(
         raise illegal("work_list", "there is more than one reduction over the entries of a row")
     after = body[loop + 1 :]
     whole = tuple(Var(f"{v.name}_row", v.dtype) for v in init.state)
-    row = Var(f"{m.rows.var.name}_row", segs.dtype)
+    row = Var(f"{m.rows.var.name}_row", row_of.buffer.dtype)
     table: dict[Expr, Expr] = dict(zip(init.state, whole, strict=True))
     table[m.rows.var] = row
     for s in after:
@@ -177,7 +171,7 @@ def _finish(
     joined: tuple[stmt.Stmt, ...] = (
         stmt.Init(whole, init.monoid),
         Loop(m.r, const(0), const(lanes), "lane", (stmt.Join(whole, init.monoid, init.state),)),
-        stmt.Let(row, Load(segs, (field["base"] * 3,))),
+        stmt.Let(row, row_of),
         stmt.If(eq(field["pieces"], 1), once, (publish,)),
     )
     return (*body[: loop + 1], stmt.If(wide, joined, (stmt.Guard(live, after),)))
