@@ -28,7 +28,7 @@ from sketches.words import (
 )
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Expr, LaneReduce, Var, cast, const, eq, minimum, ne, select, unary
+from tilewright.ir.expr import Expr, LaneReduce, Var, cast, const, minimum, ne, select, unary
 from tilewright.ir.interp import run_flat, to_bf16
 
 ROWS = [[0, 2], [], [1, 1, 5], [3], [j % 7 for j in range(40)], [], [4, 0]]

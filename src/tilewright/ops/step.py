@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tilewright import driver
