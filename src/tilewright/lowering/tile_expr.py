@@ -60,6 +60,7 @@ class Tiler:
         self.guards: list[Var] = []
         self.zero_under: dict[Var, set[Var]] = {}
         self.sums: dict[Var, Expr] = {}
+        self.moving: set[Var] = set()
         self.types: dict[Var, tuple[str, ...]] = {}
         self.names = Names()
         self.out: list[tile.Stmt] = []
@@ -99,6 +100,8 @@ class Tiler:
             self.zero_under[v] = set(self.masking(made.lanes))
         else:
             made = self.value(e)
+        if any(n in self.moving for n in walk(e) if isinstance(n, Var)):
+            self.moving.add(v)
         if isinstance(e, Bin) and e.op == "+" and made.lanes and self.is_sum(e):
             self.sums[v] = e
         if not isinstance(made.e, Const | Var):
@@ -222,12 +225,13 @@ class Tiler:
     def terms(self, e: Expr, deep: bool = False) -> list[Expr]:
         """A sum, multiplied out as far as that parts scalars from lanes: (b * 128 + n) * d -> b * 128 * d + n * d
 
-        deep: a variable that stands for a sum is written out too; elsewhere it is, under a product only.
+        A variable that stands for a sum is written out where that helps: under a product, and in a loop that
+        moves its scalar part; or everywhere (deep).
         """
         match e:
             case Bin("+", a, b):
                 return [*self.terms(a, deep), *self.terms(b, deep)]
-            case Var() if deep and e in self.sums:
+            case Var() if e in self.sums and (deep or e in self.moving):
                 return self.terms(self.sums[e], deep)
             case Bin("*", a, b) if not self.lanes(b):
                 inner = self.terms(a, deep=True)

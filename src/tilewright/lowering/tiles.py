@@ -68,7 +68,8 @@ def strided(s: Loop) -> tuple[Loop, int]:
             times = [e for e in walk(body) if isinstance(e, Bin) and e.op == "*" and e.a is v]
             steps = [e for e in times if isinstance(e.b, Const) and e.b.value == k]
             if len(steps) == sum(e is v for e in walk(body)):
-                return Loop(v, s.lo, n, "serial", transform(body, dict.fromkeys(steps, v).get)), k
+                moved = transform(body, dict.fromkeys(steps, v).get)
+                return Loop(v, s.lo, n, "serial", moved), int(k)
     return s, 1
 
 
@@ -185,6 +186,7 @@ class _Lower:
         v = self.t.fresh(s.var.name, s.var.dtype)
         self.t.types[v] = ()
         self.t.env[s.var] = Tiled(v, ())
+        self.t.moving.add(s.var)
         with self.t.into() as body:
             self.block(s.body)
         if s.kind == "unroll":

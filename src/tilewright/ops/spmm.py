@@ -95,9 +95,9 @@ def _kind(
             grad,
             place_of(s.device),
         )
-        recipe = made.recipes.get(key)
-        if recipe is None:
-            recipe = made.recipes[key] = _recipe(a, x, reduce, grad, None)
+        if key not in made.recipes:
+            made.recipes[key] = _recipe(a, x, reduce, grad, None)
+        recipe = made.recipes[key]
     if v is None:
         return recipe, [x]
     return recipe, [v if v.is_contiguous() else v.contiguous(), x]
