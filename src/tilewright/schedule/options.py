@@ -43,13 +43,13 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 
     Without a bound the assembler fits as many warps as it can and gives up gathers in flight for them.
     """
-    sums = setting["rows"] * setting["width"] // (32 * setting.get("warps", 4))
-    unroll = setting.get("unroll", 1)
+    warps, unroll = setting.get("warps", 4), setting.get("unroll", 1)
+    held = setting["rows"] * setting["width"] // (32 * warps) * unroll
     if half:
         return 64
-    if sums * unroll <= 32:
-        return 80
-    return 96 if unroll <= 4 else None
+    if unroll > 4 or (warps == 1 and held < 64):
+        return None
+    return 96 if held >= 64 else 64 if held >= 16 else None
 
 
 @dataclass(frozen=True)
