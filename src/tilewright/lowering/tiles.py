@@ -60,7 +60,12 @@ def pow2(n: int) -> int:
 
 
 def strided(s: Loop) -> tuple[Loop, int]:
-    """for v in 0:(n + k - 1) // k, with v only in v * k   ->   for v in 0:n:k"""
+    """for v in 0:(n + k - 1) // k, with v only in v * k, around unrolled copies   ->   for v in 0:n:k
+
+    Loops without copies may be products, which Triton pipelines better when they count by one.
+    """
+    if not any(isinstance(c, Loop) and c.kind == "unroll" for c in s.body):
+        return s, 1
     match s:
         case Loop(v, Const(0), Bin("//", Bin("+", n, Const(less)), Const(k)), "serial", body) if (
             less == k - 1
