@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tilewright.ir import coord
 from tilewright.ir.coord import Index, Tensor
+from tilewright.ir.drive import lead
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
@@ -27,6 +28,13 @@ def accesses(s: coord.Stmt) -> Iterator[Load]:
 def drivers(s: coord.Stmt) -> list[Load]:
     """The sparse accesses of a statement, targets first; the first one drives the iteration."""
     return [a for a in accesses(s) if isinstance(a.buffer, Tensor) and a.buffer.sparse]
+
+
+def spatial_lead(s: coord.Assign) -> Load | None:
+    """The access that the loops of the targets follow: a sparse target, else one outside every reduction."""
+    todo = spatial(s)
+    first = lead(s.targets, todo)
+    return lead(s.values, todo) if first is None else first
 
 
 def index_sizes(p: coord.Program) -> dict[Index, Expr]:
@@ -78,7 +86,8 @@ def covers(p: coord.Program, out: Tensor) -> bool:
 
 
 def _covers(s: coord.Assign, out: Tensor) -> bool:
-    held = {n for a in drivers(s) for n in _sparse_indices(a)}
+    first = spatial_lead(s)
+    held = set() if first is None else set(_sparse_indices(first))
     for t in s.targets:
         if t.buffer is out:
             plain = all(isinstance(ix, Index) and ix not in held for ix in t.indices)

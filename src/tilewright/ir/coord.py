@@ -12,7 +12,8 @@ A dimension's coordinate is a sum of axis coordinates times constants (`coords`)
 ((i, 1),), ((j, 1),); for blocks of B: ((I, B), (ii, 1)), ((J, B), (jj, 1)).
 
 Meaning: a reduction over an index that addresses a sparse tensor runs over that tensor's stored entries;
-over any other index, over its whole range. Nothing stored: the monoid's identity, finalised.
+over any other index, over its whole range. Nothing stored: the monoid's identity, finalised. Where several
+structures meet, `ir.drive` says which one is followed; the others are looked up, and absent means 0.
 
     y[i, f] = sum(j, a[i, j] * x[j, f])
 """
@@ -36,7 +37,11 @@ class Index(Expr):
 
 @named
 class Axis(Node):
-    """One storage axis. Variable axes have `indptr` over the parent; sparse ones have `indices`."""
+    """One storage axis. Variable axes have `indptr` over the parent; sparse ones have `indices`.
+
+    padded: indices may be -1, no entry. shared: indices do not depend on the parent. mask: which positions of a
+    dense axis exist.
+    """
 
     name: str
     kind: str
@@ -45,6 +50,14 @@ class Axis(Node):
     parent: Axis | None = None
     indptr: Buffer | None = None
     indices: Buffer | None = None
+    padded: bool = False
+    shared: bool = False
+    mask: Buffer | None = None
+
+    @property
+    def arrays(self) -> tuple[Buffer, ...]:
+        """The index arrays it stores."""
+        return tuple(b for b in (self.indptr, self.indices, self.mask) if b is not None)
 
 
 @named

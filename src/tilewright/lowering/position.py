@@ -5,6 +5,9 @@ In: a stage I program and facts about sizes ({"n_i": 128}: n_i is a multiple of 
     y[i, f] = sum(j, a[i, j] * x[j, f])      ->   for i, for f: init acc; for p in a_indptr[i]:a_indptr[i + 1]:
                                                     let j = a_indices[p]; fold acc: sum(a[p] * x[j, f])
                                                   store y[i, f] = acc
+
+Loops follow the access that drives (`ir.drive`), in the order of its storage tree. Every other sparse access is
+found from its coordinates: dense axes by arithmetic, sparse ones by a search; what is not there counts as 0.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.analysis.domain import drivers, index_sizes, size_of, spatial
+from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.drive import Key, held, key_of, lead, rank, stored, structure
 from tilewright.ir.expr import (
     Bin,
     Buffer,
+    Cast,
     Const,
     Expr,
     Load,
@@ -27,14 +32,15 @@ from tilewright.ir.expr import (
     compute_dtype,
     const,
     dtype_of,
+    ne,
 )
-from tilewright.ir.monoid import apply
+from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
 Block = list[stmt.Stmt]
-Place = tuple[Index, tuple[Axis | None, int]]
+Leaf = Callable[["_Env"], list[stmt.Stmt]]
 
 
 def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = None) -> loops.Program:
@@ -49,9 +55,8 @@ def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
     seen: dict[Buffer, None] = {}
     for t in p.tensors:
         for ax in t.axes:
-            for b in (ax.indptr, ax.indices):
-                if b is not None:
-                    seen.setdefault(b)
+            for b in ax.arrays:
+                seen.setdefault(b)
         for b in (t.perm, t.values):
             if b is not None:
                 seen.setdefault(b)
@@ -73,21 +78,37 @@ def sizes_of(p: coord.Program) -> tuple[Var, ...]:
     return tuple(seen)
 
 
-def same_structure(a: Load, b: Load) -> bool:
-    """Whether two sparse accesses walk the same stored entries."""
-    return a.indices[:2] == b.indices[:2] and a.buffer.coords[:2] == b.buffer.coords[:2]
-
-
 @dataclass
 class _Env:
-    """Where each index and axis stands inside the loops around."""
+    """Where indices, axes and accesses stand inside the loops around. An axis stands for the indices of an access."""
 
     coords: dict[Index, Expr] = field(default_factory=dict)
-    pos: dict[Axis, Expr] = field(default_factory=dict)
-    made: dict[tuple[int, ...], tuple[Expr, ...]] = field(default_factory=dict)
+    pos: dict[Key, Expr] = field(default_factory=dict)
+    axis: dict[Key, Expr] = field(default_factory=dict)
+    made: dict[Key, tuple[Expr, ...]] = field(default_factory=dict)
+    found: dict[Key, Expr] = field(default_factory=dict)
 
     def inner(self) -> _Env:
-        return _Env(dict(self.coords), dict(self.pos), dict(self.made))
+        return _Env(
+            dict(self.coords), dict(self.pos), dict(self.axis), dict(self.made), dict(self.found)
+        )
+
+    def without(self, todo: tuple[Index, ...]) -> _Env:
+        """These indices are bound anew: forget them, and what was found by them."""
+        gone = set(todo) & set(self.coords)
+        keep = lambda table: {k: v for k, v in table.items() if not gone & set(k[1])}
+        coords = {ix: e for ix, e in self.coords.items() if ix not in gone}
+        return _Env(coords, keep(self.pos), keep(self.axis), dict(self.made), keep(self.found))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One loop to make: an index, and the storage axis that gives (part of) it."""
+
+    index: Index
+    lead: Load | None = None
+    axis: Axis | None = None
+    scale: int = 1
 
 
 @dataclass
@@ -101,47 +122,13 @@ class _Lower:
         if isinstance(s, coord.Append):
             return self.append(s)
         assert isinstance(s, coord.Assign)
-        lead = drivers(s)
-        for other in lead[1:]:
-            if not same_structure(other, lead[0]):
-                raise error(
-                    "unsupported",
-                    name=f"{other} beside {lead[0]}",
-                    got="two sparse structures in one statement",
-                    expected="one sparse structure for each statement",
-                )
-        if lead:
-            self.check_order(lead[0], spatial(s))
-        walker = _Walk(self, lead[0] if lead else None)
-        return walker.over(spatial(s), _Env(), lambda env: walker.store(s, env))
-
-    def check_order(self, lead: Load, held: tuple[Index, ...]) -> None:
-        """Refuse storage orders that this lowering cannot walk."""
-        t: Tensor = lead.buffer
-        if any(ax.kind == "sparse" or ax.extent == "variable" for c in t.coords[2:] for ax, _ in c):
-            raise error(
-                "unsupported",
-                name=str(lead),
-                got="more than two dimensions are stored",
-                expected="two stored dimensions, dense ones after them",
-            )
-        roots = [c[0][0] for c in t.coords[:2]]
-        first = lead.indices[0 if t.axes.index(roots[0]) < t.axes.index(roots[1]) else 1]
-        rest = [ix for ix in lead.indices[:2] if ix is not first]
-        if t.axes[0].kind == "sparse" and first in held and any(ix not in held for ix in rest):
-            raise error(
-                "unsupported",
-                name=str(lead),
-                got="a reduction over single entries: several of them belong to one row",
-                expected="rows first (csr)",
-            )
+        todo = spatial(s)
+        return self.over(todo, _Env(), spatial_lead(s), lambda env: self.store(s, env), s)
 
     def append(self, s: coord.Append) -> Block:
-        walker = _Walk(self, None)
-
         def leaf(env: _Env) -> Block:
             block: Block = []
-            where, value = walker.value(s.where, env, block), walker.value(s.value, env, block)
+            where, value = self.value(s.where, env, block), self.value(s.value, env, block)
             group: Expr = Const(0, "i64")
             for g in s.group:
                 group = group * size_of(g, self.sizes) + env.coords[g]
@@ -150,107 +137,198 @@ class _Lower:
             block.append(stmt.Append(s.list.values, s.count.values, group, slot, where, value))
             return block
 
-        return walker.over((*s.group, *s.over), _Env(), leaf)
+        return self.over((*s.group, *s.over), _Env(), None, leaf, s)
 
+    # --- loops ------------------------------------------------------------------------------------
 
-@dataclass
-class _Walk:
-    """Loops of one statement, driven by one sparse access (or none)."""
-
-    lower: _Lower
-    lead: Load | None
-
-    def over(self, todo: tuple[Index, ...], env: _Env, leaf: Callable[[_Env], Block]) -> Block:
+    def over(
+        self, todo: tuple[Index, ...], env: _Env, first: Load | None, leaf: Leaf, hints: object
+    ) -> Block:
         """Loops over indices, outermost first, around leaf; an index bound outside is bound anew."""
-        env = env.inner()
-        for ix in todo:
-            env.coords.pop(ix, None)
-        return self.along(self.order([(ix, ax) for ix in todo for ax in self.axes(ix)]), env, leaf)
+        env = env.without(todo)
+        turns = [t for ix in todo for t in self.turns(ix, first, hints)]
+        return self.along(in_order(turns), env, leaf)
 
-    def axes(self, ix: Index) -> list[tuple[Axis | None, int]]:
-        if self.lead is not None:
-            for at, parts in zip(self.lead.indices[:2], self.lead.buffer.coords[:2], strict=True):
-                if at is ix:
-                    return list(parts)
-        return [(None, 1)]
+    def turns(self, ix: Index, first: Load | None, hints: object) -> list[_Turn]:
+        """The loops of one index: storage axes of the access that drives, or of one whose blocks it crosses."""
+        for a in [first] if first is not None else []:
+            if ix in held(a):
+                return [_Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+        for a in walk(hints):
+            if isinstance(a, Load) and isinstance(a.buffer, Tensor) and a.buffer.sparse:
+                if ix in held(a) and not any(stored(ax) for ax, _ in own_axes(a, ix)):
+                    return [_Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+        return [_Turn(ix)]
 
-    def order(self, todo: list[Place]) -> list[Place]:
-        """Storage axes keep the order of the tree; others stay where they were written."""
-        path = self.lead.buffer.axes if self.lead is not None else ()
-        slots = [n for n, (_, (ax, _)) in enumerate(todo) if ax is not None]
-        inside = sorted(
-            (todo[n] for n in slots), key=lambda t: [ax is t[1][0] for ax in path].index(True)
-        )
-        made = list(todo)
-        for n, item in zip(slots, inside, strict=True):
-            made[n] = item
-        return made
-
-    def along(self, todo: list[Place], env: _Env, leaf: Callable[[_Env], Block]) -> Block:
-        if not todo:
+    def along(self, turns: list[_Turn], env: _Env, leaf: Leaf) -> Block:
+        if not turns:
             return leaf(env)
-        (ix, (ax, scale)), rest = todo[0], todo[1:]
-        inner = env.inner()
-        head, wrap, crd = self.axis_loop(ix, ax, inner)
-        last = not any(other is ix for other, _ in rest)
-        step = crd if scale == 1 else crd * scale
-        inner.coords[ix] = inner.coords[ix] + step if ix in env.coords else step
-        body = self.along(rest, inner, leaf)
-        if last and ix in env.coords and self.ragged_end(ix):
-            inside = inner.coords[ix] < size_of(ix, self.lower.sizes)
-            body = [stmt.Guard(inside, tuple(body))]
-        return wrap(head + body)
-
-    def ragged_end(self, ix: Index) -> bool:
-        """Whether the last block of a blocked axis may stick out."""
-        size = size_of(ix, self.lower.sizes)
-        outer = max(scale for _, scale in self.axes(ix))
-        if isinstance(size, Const):
-            return bool(size.value % outer)
-        return not (isinstance(size, Var) and self.lower.divisors.get(size.name, 1) % outer == 0)
-
-    def axis_loop(
-        self, ix: Index, ax: Axis | None, env: _Env
-    ) -> tuple[Block, Callable[[Block], Block], Expr]:
-        """(statements at the top of the body, the loop around it, the coordinate)."""
-        fresh = self.lower.names.fresh
-        if ax is None:
-            v = Var(fresh(ix.name))
-            return [], _loop(v, const(0), size_of(ix, self.lower.sizes)), v
-        parent = env.pos.get(ax.parent) if ax.parent is not None else const(0)
-        if parent is None:
-            assert ax.parent is not None
+        turn, rest = turns[0], turns[1:]
+        if turn.axis is None or turn.lead is None:
+            v = Var(self.names.fresh(turn.index.name))
+            inner = env.inner()
+            inner.coords[turn.index] = v
+            return [
+                loops.For(
+                    v,
+                    const(0),
+                    size_of(turn.index, self.sizes),
+                    tuple(self.along(rest, inner, leaf)),
+                )
+            ]
+        a, ax = turn.lead, turn.axis
+        if ax.parent is not None and (ax.parent, held(a)) not in env.pos:
+            if not any(t.axis is ax.parent for t in rest):
+                return self.find(a, env, lambda found: self.along(turns, found, leaf), ax.parent)
             raise error(
                 "unsupported",
-                name=f"{self.lead}",
+                name=f"{a}",
                 got=f"axis {ax.name} is stored under {ax.parent.name}, which comes later here",
                 expected=f"{ax.parent.name} outside {ax.name}",
             )
+        return self.axis_loop(
+            turn, a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf)
+        )
+
+    def counted(self, turn: _Turn, rest: list[_Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
+        """The rest of the loops, where this axis has added its part to the index."""
+        a, ax, ix = turn.lead, turn.axis, turn.index
+        assert a is not None and ax is not None
+        crd = inner.axis[ax, held(a)]
+        step = crd if turn.scale == 1 else crd * turn.scale
+        begun = ix in env.coords
+        inner.coords[ix] = inner.coords[ix] + step if begun else self.leaning(a, ix, inner) + step
+        body = self.along(rest, inner, leaf)
+        if not any(t.index is ix for t in rest):
+            limits = self.limits(turn, begun, inner.coords[ix])
+            if limits is not None:
+                body = [stmt.Guard(limits, tuple(body))]
+        return body
+
+    def leaning(self, a: Load, ix: Index, env: _Env) -> Expr:
+        """What axes of other dimensions add to an index: the row, for a diagonal."""
+        made: Expr = const(0)
+        own = [ax for ax, _ in own_axes(a, ix)]
+        for ax, k in a.buffer.coords[held(a).index(ix)]:
+            if ax not in own:
+                made = made + env.axis[ax, held(a)] * k
+        return made
+
+    def limits(self, turn: _Turn, begun: bool, at: Expr) -> Expr | None:
+        """The condition under which an index is inside its range, where it might not be."""
+        a, ix = turn.lead, turn.index
+        assert a is not None
+        size = size_of(ix, self.sizes)
+        if len(own_axes(a, ix)) < len(a.buffer.coords[held(a).index(ix)]):
+            return (const(0) <= at) & (at < size)
+        return at < size if begun and self.ragged_end(a, ix) else None
+
+    def ragged_end(self, a: Load, ix: Index) -> bool:
+        """Whether the last block of a blocked axis may stick out."""
+        size = size_of(ix, self.sizes)
+        outer = max(k for _, k in own_axes(a, ix))
+        if isinstance(size, Const):
+            return bool(size.value % outer)
+        return not (isinstance(size, Var) and self.divisors.get(size.name, 1) % outer == 0)
+
+    def axis_loop(self, turn: _Turn, a: Load, ax: Axis, env: _Env, body: Leaf) -> Block:
+        """One loop over the positions of a storage axis."""
+        mine, inner = held(a), env.inner()
+        parent = env.pos[ax.parent, mine] if ax.parent is not None else const(0)
+        if ax.kind == "dense" and ax.extent == "fixed":
+            assert ax.length is not None
+            v = Var(self.names.fresh(ax.name))
+            inner.axis[ax, mine] = v
+            inner.pos[ax, mine] = parent * ax.length + v if ax.parent is not None else v
+            return [loops.For(v, const(0), ax.length, tuple(body(inner)))]
+        lo, hi = self.span(ax, parent)
+        single = ax.extent == "fixed" and ax.length == Const(1, "i64") and ax.parent is not None
+        p: Expr = parent if single else Var(self.names.fresh(f"p_{ax.name}"))
+        inner.pos[ax, mine] = p
+        inside = self.coordinate(turn, ax, mine, p, lo, inner, body)
+        if single or not isinstance(p, Var):
+            return inside
+        return [loops.For(p, lo, hi, tuple(inside))]
+
+    def span(self, ax: Axis, parent: Expr) -> tuple[Expr, Expr]:
         if ax.extent == "variable":
             assert ax.indptr is not None
-            lo, hi = Load(ax.indptr, (parent,)), Load(ax.indptr, (parent + 1,))
-            return self.stored(ix, ax, env, lo, hi, None)
+            return Load(ax.indptr, (parent,)), Load(ax.indptr, (parent + 1,))
         assert ax.length is not None
-        if ax.kind == "dense":
-            v = Var(fresh(ax.name))
-            env.pos[ax] = v
-            return [], _loop(v, const(0), ax.length), v
-        if ax.length == Const(1, "i64") and ax.parent is not None:
-            return self.stored(ix, ax, env, parent, parent + 1, parent)
-        return self.stored(ix, ax, env, parent * ax.length, (parent + 1) * ax.length, None)
+        if ax.parent is None:
+            return const(0), ax.length
+        return parent * ax.length, (parent + 1) * ax.length
 
-    def stored(
-        self, ix: Index, ax: Axis, env: _Env, lo: Expr, hi: Expr, at: Expr | None
-    ) -> tuple[Block, Callable[[Block], Block], Expr]:
-        """A loop over storage positions; its coordinate is loaded, or counted from the start."""
-        fresh = self.lower.names.fresh
-        p: Expr = Var(fresh(f"p_{ax.name}")) if at is None else at
-        env.pos[ax] = p
-        wrap = _loop(p, lo, hi) if isinstance(p, Var) and at is None else _no_loop
+    def coordinate(
+        self, turn: _Turn, ax: Axis, mine: Key, p: Expr, lo: Expr, env: _Env, body: Leaf
+    ) -> Block:
+        """The coordinate at a position, loaded or counted; positions without an entry are left out."""
         if ax.indices is None:
-            return [], wrap, p - lo
-        v = Var(fresh(ax.name), ax.indices.dtype)
-        return [stmt.Let(v, Load(ax.indices, (p,)))], wrap, v
+            env.axis[ax, mine] = p - lo
+            inside = body(env)
+            if ax.mask is not None:
+                there = Load(ax.mask, (p,))
+                return [stmt.Guard(ne(there, Const(0, ax.mask.dtype)), tuple(inside))]
+            return inside
+        v = Var(self.names.fresh(ax.name), ax.indices.dtype)
+        env.axis[ax, mine] = v
+        load = stmt.Let(v, Load(ax.indices, (p - lo if ax.shared else p,)))
+        inside = body(env)
+        if ax.padded:
+            return [load, stmt.Guard(const(0) <= v, tuple(inside))]
+        return [load, *inside]
+
+    # --- accesses that do not drive ---------------------------------------------------------------
+
+    def find(self, a: Load, env: _Env, inside: Leaf, upto: Axis | None = None) -> Block:
+        """Positions of an access from its coordinates, axis by axis; `inside` where all are there."""
+        t: Tensor = a.buffer
+        mine = held(a)
+        missing = [ax for ax in structure(t) if (ax, mine) not in env.pos]
+        if not missing or (upto is not None and (upto, mine) in env.pos):
+            return inside(env)
+        ax, inner = missing[0], env.inner()
+        block: Block = []
+        crd = self.bound(a, ax, env, block)
+        parent = env.pos[ax.parent, mine] if ax.parent is not None else const(0)
+        inner.axis[ax, mine] = crd
+        there: Expr | None = None
+        if ax.kind == "dense" and ax.extent == "fixed":
+            assert ax.length is not None
+            inner.pos[ax, mine] = parent * ax.length + crd if ax.parent is not None else crd
+        else:
+            there = self.searched(a, ax, parent, crd, inner, block)
+        rest = self.find(a, inner, inside, upto)
+        return [*block, *rest] if there is None else [*block, stmt.Guard(there, tuple(rest))]
+
+    def searched(self, a: Load, ax: Axis, parent: Expr, crd: Expr, env: _Env, block: Block) -> Expr:
+        """The position of a coordinate on a stored axis; the condition that it is there."""
+        mine = held(a)
+        lo, hi = self.span(ax, parent)
+        if ax.indices is None:
+            at = lo + crd
+            env.pos[ax, mine] = at
+            return at < hi if ax.mask is None else ne(Load(ax.mask, (at,)), Const(0, ax.mask.dtype))
+        if ax.padded or ax.shared or repeats(a, ax):
+            raise unfit(a, f"entries cannot be found by {ax.name}")
+        p = Var(self.names.fresh(f"at_{ax.name}"))
+        block.append(stmt.Let(p, loops.Lookup(ax.indices, lo, hi, crd)))
+        env.pos[ax, mine] = p
+        return const(0) <= p
+
+    def bound(self, a: Load, ax: Axis, env: _Env, block: Block) -> Expr:
+        """The coordinate of an axis, from that of its index: i -> i // 16, then i % 16"""
+        for ix, dim in zip(held(a), a.buffer.coords, strict=False):
+            scales = [k for part, k in dim if part is ax]
+            if not scales:
+                continue
+            at = self.value(ix, env, block)
+            outer = [k for part, k in dim if k > scales[0]]
+            made = at % min(outer) if outer else at
+            return made // scales[0] if scales[0] > 1 else made
+        raise unfit(a, f"axis {ax.name} has no coordinate")
+
+    # --- values -----------------------------------------------------------------------------------
 
     def store(self, s: coord.Assign, env: _Env) -> Block:
         block: Block = []
@@ -265,17 +343,20 @@ class _Walk:
         assert t.values is not None
         if not t.sparse:
             return t.values, tuple(self.value(ix, env, block) for ix in a.indices)
-        trail = tuple(self.value(ix, env, block) for ix in a.indices[2:])
-        return t.values, (*self.position(t, env), *trail)
+        trail = tuple(self.value(ix, env, block) for ix in a.indices[rank(t) :])
+        return t.values, (*self.position(a, env), *trail)
 
-    def position(self, t: Tensor, env: _Env) -> tuple[Expr, ...]:
+    def position(self, a: Load, env: _Env) -> tuple[Expr, ...]:
         """The index into a sparse tensor's values: last stored axis, then the inside of a block."""
-        path = [ax for ax in t.axes if any(ax is part for c in t.coords[:2] for part, _ in c)]
-        held = [n for n, ax in enumerate(path) if ax.kind == "sparse" or ax.extent == "variable"]
-        first = env.pos[path[held[-1]]]
+        t: Tensor = a.buffer
+        mine, path = held(a), structure(t)
+        last = max(n for n, ax in enumerate(path) if stored(ax))
+        if (path[last], mine) not in env.pos:
+            raise unfit(a, "it is written, and no loop runs over its entries")
+        first = env.pos[path[last], mine]
         if t.perm is not None:
             first = Load(t.perm, (first,))
-        return (first, *(env.pos[ax] for ax in path[held[-1] + 1 :]))
+        return (first, *(env.axis[ax, mine] for ax in path[last + 1 :]))
 
     def value(self, e: Expr, env: _Env, block: Block) -> Expr:
         """An expression with coordinates resolved; reductions are emitted into block."""
@@ -288,17 +369,43 @@ class _Walk:
                 return self.load(e, env, block)
             case Reduce():
                 return self.reduce(e, env, block)
-            case Stored():
-                return Const(1.0, e.dtype)
+            case Stored(access, d):
+                inner = access.a if isinstance(access, Cast) else access
+                if not inner.buffer.sparse or self.stands(inner, env):
+                    return Const(1.0, d)
+                return self.looked_up(inner, env, block, d, lambda _: Const(1.0, d))
         made = rebuild(e, lambda c: self.value(c, env, block))
         return binary(made.op, made.a, made.b) if isinstance(made, Bin) else made
 
+    def stands(self, a: Load, env: _Env) -> bool:
+        """Whether the loops around stand on the entry of an access."""
+        return all((ax, held(a)) in env.pos for ax in structure(a.buffer))
+
     def load(self, a: Load, env: _Env, block: Block) -> Expr:
         t: Tensor = a.buffer
-        if t.values is None:
-            return Const(1.0, compute_dtype(t.dtype))
-        buffer, at = self.place(a, env, block)
-        return cast(compute_dtype(buffer.dtype), Load(buffer, at))
+        d = compute_dtype(t.dtype)
+
+        def there(inner: _Env) -> Expr:
+            if t.values is None:
+                return Const(1.0, d)
+            buffer, at = self.place(a, inner, block)
+            return cast(d, Load(buffer, at))
+
+        if not t.sparse or self.stands(a, env):
+            return there(env)
+        return self.looked_up(a, env, block, d, there)
+
+    def looked_up(
+        self, a: Load, env: _Env, block: Block, d: str, there: Callable[[_Env], Expr]
+    ) -> Expr:
+        """there() where the access has an entry, else 0: a sum over at most one entry."""
+        key = (a, (*held(a), d))
+        if key not in env.found:
+            v, m = Var(self.names.fresh(f"{a.buffer.name}_at"), d), monoids(d)["sum"]
+            block.append(stmt.Init((v,), m))
+            block.extend(self.find(a, env, lambda inner: [stmt.Fold((v,), m, (there(inner),))]))
+            env.found[key] = v
+        return env.found[key]
 
     def reduce(self, e: Reduce, env: _Env, block: Block) -> Expr:
         """The result of a reduction; several parts share one accumulation, and only parts asked for are made."""
@@ -310,7 +417,7 @@ class _Walk:
         return env.made[*key, e.part][0]
 
     def accumulate(self, e: Reduce, env: _Env, block: Block) -> tuple[Expr, ...]:
-        fresh, m = self.lower.names.fresh, e.monoid
+        fresh, m = self.names.fresh, e.monoid
         state = tuple(Var(fresh(n), d) for n, d in zip(m.state, m.dtypes, strict=True))
 
         def leaf(inner: _Env) -> Block:
@@ -319,22 +426,47 @@ class _Walk:
             return [*inside, stmt.Fold(state, m, args)]
 
         block.append(stmt.Init(state, m))
-        block.extend(self.over(e.over, env, leaf))
+        block.extend(self.over(e.over, env, lead(e.args, e.over), leaf, e.args))
         return state
 
     def finalise(self, e: Reduce, state: tuple[Expr, ...], block: Block) -> Expr:
         made = apply(e.monoid.finalise, state)[e.part]
         if isinstance(made, Var):
             return made
-        v = Var(self.lower.names.fresh("res"), dtype_of(made))
+        v = Var(self.names.fresh("res"), dtype_of(made))
         block.append(stmt.Let(v, made))
         return v
 
 
-def _loop(v: Expr, lo: Expr, hi: Expr) -> Callable[[Block], Block]:
-    assert isinstance(v, Var)
-    return lambda body: [loops.For(v, lo, hi, tuple(body))]
+def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
+    """The axes that give an index; one that an earlier dimension has already is not counted again."""
+    before: list[Axis] = []
+    for at, dim in zip(held(a), a.buffer.coords, strict=False):
+        if at is ix:
+            return [(ax, k) for ax, k in dim if ax not in before]
+        before += [ax for ax, _ in dim]
+    return []
 
 
-def _no_loop(body: Block) -> Block:
-    return body
+def in_order(turns: list[_Turn]) -> list[_Turn]:
+    """Axes of one tree keep its order; others stay where they were written."""
+    made = list(turns)
+    leads = {held(t.lead): t.lead for t in turns if t.lead is not None}
+    for mine, a in leads.items():
+        path = structure(a.buffer)
+        slots = [n for n, t in enumerate(turns) if t.lead is not None and held(t.lead) == mine]
+        inside = sorted((turns[n] for n in slots), key=lambda t: path.index(t.axis))
+        for n, t in zip(slots, inside, strict=True):
+            made[n] = t
+    return made
+
+
+def repeats(a: Load, ax: Axis) -> bool:
+    """Whether an axis holds a coordinate several times: one for each single entry under it."""
+    return any(c.parent is ax and c.length == Const(1, "i64") for c in a.buffer.axes)
+
+
+def unfit(a: Load, why: str) -> Exception:
+    return error(
+        "unsupported", name=str(a), got=why, expected="csr, or another format with rows first"
+    )

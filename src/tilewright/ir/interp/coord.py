@@ -1,8 +1,8 @@
 """Stage I, interpreted: this is what a program means.
 
 In: a program, arrays by buffer name, sizes and scalars by name. Out: the outputs by buffer name.
-An index takes its whole range, except where it addresses a sparse tensor: a reduction over it runs over the
-stored entries of the first such access (its driver), whatever the storage order; the indices of a target
+An index takes its whole range, except where it addresses a sparse tensor that drives (`ir.drive`): a reduction
+over it then runs over the stored entries of that access, whatever the storage order; the indices of a target
 run over the stored entries of the target, or of a sparse access that stands outside every reduction.
 Duplicates are separate entries. Any other sparse access is looked up: absent means 0, duplicates add up.
 Dense dimensions inside the entries (features of an edge) are no part of the structure: `rank` leaves them out.
@@ -22,11 +22,12 @@ import numpy as np
 
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.drive import held, key_of, lead, rank, stored, structure
 from tilewright.ir.expr import Buffer, Cast, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
 from tilewright.ir.interp.memory import Memory
 from tilewright.ir.monoid import Monoid, apply
-from tilewright.ir.node import Node, is_named, parts, transform, walk
+from tilewright.ir.node import transform, walk
 
 
 def run_coord(
@@ -44,7 +45,7 @@ def run_coord(
 
 
 def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
-    axes = [b for t in p.tensors for ax in t.axes for b in (ax.indptr, ax.indices)]
+    axes = [b for t in p.tensors for ax in t.axes for b in ax.arrays]
     values = [b for t in p.tensors for b in (t.perm, t.values)]
     return tuple(dict.fromkeys(b for b in (*axes, *values) if b is not None))
 
@@ -81,8 +82,9 @@ class _Run(Maker):
         values = [transform(e, _widen) for e in s.values]
         named = (n for n in walk(tuple(t.indices for t in s.targets)) if isinstance(n, Index))
         spatial = tuple(dict.fromkeys(named))
-        lead = next(self.leads((*s.targets, *values), spatial), None)
-        for env in self.over(spatial, self.start, lead):
+        first = lead(s.targets, spatial)
+        first = lead(values, spatial) if first is None else first
+        for env in self.over(spatial, self.start, first):
             for target, e in zip(s.targets, values, strict=True):
                 self.store(target, self.value(e, env), env, s)
 
@@ -110,36 +112,26 @@ class _Run(Maker):
 
     # --- iteration --------------------------------------------------------------------------------
 
-    def leads(self, exprs: Any, over: tuple[Index, ...]) -> Iterator[Load]:
-        """Sparse accesses outside inner reductions that bind one of these indices."""
-        for e in exprs:
-            if isinstance(e, Load) and isinstance(e.buffer, Tensor) and e.buffer.sparse:
-                held = e.indices[: rank(e.buffer)]
-                if all(isinstance(ix, Index) for ix in held) and set(over) & set(held):
-                    yield e
-            elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce):
-                yield from self.leads(parts(e), over)
-
-    def over(self, todo: tuple[Index, ...], env: Env, lead: Load | None) -> Iterator[Env]:
+    def over(self, todo: tuple[Index, ...], env: Env, first: Load | None) -> Iterator[Env]:
         """An environment for each combination of indices."""
         if not todo:
             yield env
-        elif lead is not None and todo[0] in (held := lead.indices[: rank(lead.buffer)]):
-            rest = tuple(ix for ix in todo if ix not in held)
-            for inner in self.entries(lead, env):
+        elif first is not None and todo[0] in (at := held(first)):
+            rest = tuple(ix for ix in todo if ix not in at)
+            for inner in self.entries(first, env):
                 yield from self.over(rest, inner, None)
         else:
             for n in range(self.sizes[todo[0]]):
-                yield from self.over(todo[1:], {**env, todo[0]: np.int64(n)}, lead)
+                yield from self.over(todo[1:], {**env, todo[0]: np.int64(n)}, first)
 
-    def entries(self, lead: Load, env: Env) -> Iterator[Env]:
+    def entries(self, first: Load, env: Env) -> Iterator[Env]:
         """The entries that agree with the coordinates fixed so far."""
-        held = lead.indices[: rank(lead.buffer)]
-        fixed = tuple(n for n, ix in enumerate(held) if ix in env)
-        at = tuple(int(env[held[n]]) for n in fixed)
-        for entry in self.matching(lead.buffer, fixed, at):
-            inner = {**env, key_of(lead): entry}
-            for ix, c in zip(held, entry.coords, strict=True):
+        mine = held(first)
+        fixed = tuple(n for n, ix in enumerate(mine) if ix in env)
+        at = tuple(int(env[mine[n]]) for n in fixed)
+        for entry in self.matching(first.buffer, fixed, at):
+            inner = {**env, key_of(first): entry}
+            for ix, c in zip(mine, entry.coords, strict=True):
                 if int(inner.setdefault(ix, np.int64(c))) != c:
                     break
             else:
@@ -178,7 +170,14 @@ class _Run(Maker):
             n = evaluate(ax.length, self.memory.sizes)
             lo, hi = parent * n, (parent + 1) * n
         for p in range(lo, hi):
-            yield p, p - lo if ax.indices is None else int(self.memory.data[ax.indices][p])
+            if ax.mask is not None and not self.memory.data[ax.mask][p]:
+                continue
+            if ax.indices is None:
+                yield p, p - lo
+                continue
+            c = int(self.memory.data[ax.indices][p - lo if ax.shared else p])
+            if not ax.padded or c >= 0:
+                yield p, c
 
     def place(self, t: Tensor, pos: dict[Axis, int], crd: dict[Axis, int]) -> tuple[int, ...]:
         """The index of the values: position on the last stored axis, then the axes inside a block."""
@@ -226,7 +225,7 @@ class _Run(Maker):
 
     def reduction(self, e: Reduce) -> Fn:
         """identity; state = combine(state, lift(args)) for each entry, in order; finalise"""
-        m, lead = e.monoid, next(self.leads(e.args, e.over), None)
+        m, first = e.monoid, lead(e.args, e.over)
         state = tuple(Var(n, d) for n, d in zip(m.state, m.dtypes, strict=True))
         given = tuple(Var(f"arg{n}", dtype_of(a)) for n, a in enumerate(e.args))
         step, last = _combined(m, state, given), apply(m.finalise, state)
@@ -236,35 +235,13 @@ class _Run(Maker):
             now: Env = {
                 v: convert(c.value, v.dtype) for v, c in zip(state, m.identity, strict=True)
             }
-            for inner in self.over(e.over, outer, lead):
+            for inner in self.over(e.over, outer, first):
                 now.update((v, self.value(a, inner)) for v, a in zip(given, e.args, strict=True))
                 new = [self.value(f, now) for f in step]
                 now.update((v, convert(x, v.dtype)) for v, x in zip(state, new, strict=True))
             return self.value(last[e.part], now)
 
         return run
-
-
-def stored(ax: Axis) -> bool:
-    return ax.kind == "sparse" or ax.extent == "variable"
-
-
-def rank(t: Tensor) -> int:
-    """How many dimensions belong to the structure: the others are dense, inside the stored entries."""
-    last = max(n for n, ax in enumerate(t.axes) if stored(ax))
-    inner = set(t.axes[last + 1 :])
-    return sum(len(dim) > 1 or dim[0][0] not in inner for dim in t.coords)
-
-
-def structure(t: Tensor) -> tuple[Axis, ...]:
-    held = {ax for dim in t.coords[: rank(t)] for ax, _ in dim}
-    return tuple(ax for ax in t.axes if ax in held)
-
-
-def key_of(a: Load) -> tuple[Any, ...]:
-    """Two accesses with one key stand on the same entry."""
-    n = rank(a.buffer)
-    return a.buffer.coords[:n], a.indices[:n]
 
 
 def _bare(e: Any) -> Load:
