@@ -37,6 +37,17 @@ def spatial_lead(s: coord.Assign) -> Load | None:
     return lead(s.values, todo) if first is None else first
 
 
+def leading(p: coord.Program) -> set[str]:
+    """The names of sparse tensors that some loop follows; the others are looked up."""
+    found: list[Load | None] = []
+    for s in p.body:
+        if isinstance(s, coord.Assign):
+            found.append(spatial_lead(s))
+            found += [lead(n.args, n.over) for n in walk(s) if isinstance(n, coord.Reduce)]
+    roots = {a.buffer.axes[0] for a in found if a is not None}
+    return {t.name for t in p.tensors if t.sparse and t.axes[0] in roots}
+
+
 def index_sizes(p: coord.Program) -> dict[Index, Expr]:
     """The size of every index that addresses a tensor directly."""
     sizes: dict[Index, Expr] = {}

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.codegen.c_prelude import PRELUDE, TYPES, UNARY
+from tilewright.codegen.c_search import SEARCH
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
     INTS,
@@ -29,6 +30,7 @@ from tilewright.ir.expr import (
     dtype_of,
 )
 from tilewright.ir.flat import Loop
+from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply
 from tilewright.ir.node import rebuild, substitute, walk
 from tilewright.lowering.lanes import lane_extents, lanes_of, value_lanes
@@ -55,7 +57,8 @@ def emit_c(p: flat.Program, chunk: int = 64) -> str:
     """The text of a C file with one function."""
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
-    return f"{PRELUDE}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
+    search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
+    return f"{PRELUDE}{search}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
 
 
 class _Printer:
@@ -147,7 +150,7 @@ class _Printer:
         return f"for (int64_t {ends}; {v.name} < {v.name}_end; ++{v.name})"
 
     def reads(self, *es: Expr) -> bool:
-        return any(isinstance(n, Load) for e in es for n in walk(e))
+        return any(isinstance(n, Load | Lookup) for e in es for n in walk(e))
 
     def let(self, v: Var, e: Expr, guards: tuple[Expr, ...]) -> list[str]:
         ls = self.sorted(self.table[v])
@@ -302,6 +305,9 @@ class _Printer:
                 return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
             case Cast(d, a):
                 return self.cast(d, a)
+            case Lookup(b, lo, hi, key):
+                ends = ", ".join(self.expr(x) for x in (lo, hi, key))
+                return f"tw_find_{b.dtype}({b.name}, {ends})"
             case LaneReduce():
                 raise error(
                     "unsupported", name="a lane reduction", got=str(e), expected="a CPU schedule"

@@ -32,8 +32,8 @@ SIGNATURE = {
     "i32": "i32",
     "b1": "i1",
 }
-_PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
-_PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
+_PREC = {"|": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
+_PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1))
 _PLAIN = {
     "exp": "tl.exp({})",
     "exp2": "tl.exp2({})",
@@ -138,7 +138,7 @@ class _Printer:
                 return f"{fn}({self.expr(a)}, {self.expr(b)})"
             case Bin(op, a, b):
                 p = _PREC[op]
-                made = f"{self.expr(a, p)} {op} {self.expr(b, p + 1)}"
+                made = f"{self.expr(a, p + (p == 1))} {op} {self.expr(b, p + 1)}"
                 return f"({made})" if p < outer else made
             case Un("neg", a):
                 return f"(-{self.expr(a, 9)})"

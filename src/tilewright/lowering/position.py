@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import Key, held, key_of, lead, rank, stored, structure
+from tilewright.ir.drive import Key, held, lead, rank, stored, structure
 from tilewright.ir.expr import (
     Bin,
     Buffer,
@@ -186,9 +186,7 @@ class _Lower:
                 got=f"axis {ax.name} is stored under {ax.parent.name}, which comes later here",
                 expected=f"{ax.parent.name} outside {ax.name}",
             )
-        return self.axis_loop(
-            turn, a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf)
-        )
+        return self.axis_loop(a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf))
 
     def counted(self, turn: _Turn, rest: list[_Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
         """The rest of the loops, where this axis has added its part to the index."""
@@ -231,7 +229,7 @@ class _Lower:
             return bool(size.value % outer)
         return not (isinstance(size, Var) and self.divisors.get(size.name, 1) % outer == 0)
 
-    def axis_loop(self, turn: _Turn, a: Load, ax: Axis, env: _Env, body: Leaf) -> Block:
+    def axis_loop(self, a: Load, ax: Axis, env: _Env, body: Leaf) -> Block:
         """One loop over the positions of a storage axis."""
         mine, inner = held(a), env.inner()
         parent = env.pos[ax.parent, mine] if ax.parent is not None else const(0)
@@ -241,14 +239,19 @@ class _Lower:
             inner.axis[ax, mine] = v
             inner.pos[ax, mine] = parent * ax.length + v if ax.parent is not None else v
             return [loops.For(v, const(0), ax.length, tuple(body(inner)))]
-        lo, hi = self.span(ax, parent)
-        single = ax.extent == "fixed" and ax.length == Const(1, "i64") and ax.parent is not None
-        p: Expr = parent if single else Var(self.names.fresh(f"p_{ax.name}"))
+        if ax.extent == "fixed" and ax.parent is not None and ax.length == Const(1, "i64"):
+            inner.pos[ax, mine] = parent
+            return self.coordinate(ax, mine, const(0), inner, body)
+        p = Var(self.names.fresh(f"p_{ax.name}"))
         inner.pos[ax, mine] = p
-        inside = self.coordinate(turn, ax, mine, p, lo, inner, body)
-        if single or not isinstance(p, Var):
-            return inside
-        return [loops.For(p, lo, hi, tuple(inside))]
+        if ax.extent == "variable" or ax.parent is None:
+            lo, hi = self.span(ax, parent)
+            return [loops.For(p, lo, hi, tuple(self.coordinate(ax, mine, p - lo, inner, body)))]
+        assert ax.length is not None
+        t = Var(self.names.fresh(f"t_{ax.name}"))
+        inside = self.coordinate(ax, mine, t, inner, body)
+        at = stmt.Let(p, parent * ax.length + t)
+        return [loops.For(t, const(0), ax.length, (at, *inside))]
 
     def span(self, ax: Axis, parent: Expr) -> tuple[Expr, Expr]:
         if ax.extent == "variable":
@@ -259,12 +262,11 @@ class _Lower:
             return const(0), ax.length
         return parent * ax.length, (parent + 1) * ax.length
 
-    def coordinate(
-        self, turn: _Turn, ax: Axis, mine: Key, p: Expr, lo: Expr, env: _Env, body: Leaf
-    ) -> Block:
+    def coordinate(self, ax: Axis, mine: Key, nth: Expr, env: _Env, body: Leaf) -> Block:
         """The coordinate at a position, loaded or counted; positions without an entry are left out."""
+        p = env.pos[ax, mine]
         if ax.indices is None:
-            env.axis[ax, mine] = p - lo
+            env.axis[ax, mine] = nth
             inside = body(env)
             if ax.mask is not None:
                 there = Load(ax.mask, (p,))
@@ -272,7 +274,7 @@ class _Lower:
             return inside
         v = Var(self.names.fresh(ax.name), ax.indices.dtype)
         env.axis[ax, mine] = v
-        load = stmt.Let(v, Load(ax.indices, (p - lo if ax.shared else p,)))
+        load = stmt.Let(v, Load(ax.indices, (nth if ax.shared else p,)))
         inside = body(env)
         if ax.padded:
             return [load, stmt.Guard(const(0) <= v, tuple(inside))]

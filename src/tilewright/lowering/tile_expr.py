@@ -33,12 +33,14 @@ from tilewright.ir.expr import (
     dtype_of,
     promote,
 )
+from tilewright.ir.loops import Lookup
 from tilewright.ir.node import parts, rebuild, walk
 from tilewright.support.names import Names
 
 HALF = ("f16", "bf16")
 DOT_MIN = 16
 WIDE = 16
+SEARCH_BITS = 31
 Lanes = tuple[Var, ...]
 
 
@@ -171,6 +173,8 @@ class Tiler:
             case LaneScan(op, lane, inner):
                 t = self.value(inner)
                 return Tiled(tile.Scan(op, t.e, t.lanes.index(lane)), t.lanes)
+            case Lookup(b, lo, hi, key):
+                return self.search(b, lo, hi, key)
         return self.pointwise(e)
 
     def pointwise(self, e: Expr) -> Tiled:
@@ -261,6 +265,50 @@ class Tiler:
         at_each = tuple(self.broadcast(o, lanes) for o in offsets)
         e = tile.Load(b, at_each, self.mask(lanes), _zero(b.dtype))
         return self.emit(stem, b.dtype, e, lanes)
+
+    def search(self, b: Buffer, lo: Expr, hi: Expr, key: Expr) -> Tiled:
+        """Binary search in every lane at once: as many halvings as the longest range needs."""
+        parts_ = [self.value(cast("i64", e)) for e in (lo, hi, key)]
+        lanes = self.sort(v for t in parts_ for v in t.lanes)
+        mask = self.mask(lanes)
+        first, last, want = (self.spread_to(t, lanes) for t in parts_)
+        left = self.emit("left", "i64", first, lanes).e
+        span = self.emit("span", "i64", Bin("-", last, first), lanes).e
+        longest: Expr = span if mask is None else Select(mask, span, _zero("i64"))
+        for axis in reversed(range(len(lanes))):
+            longest = tile.Reduce("max", longest, axis)
+        longest = self.emit("longest", "i64", longest, ()).e
+        halvings: Expr = Const(0, "i32")
+        for k in range(SEARCH_BITS):
+            halvings = halvings + Select(longest >= 1 << k, Const(1, "i32"), Const(0, "i32"))
+        steps = self.emit("steps", "i32", halvings, ()).e
+        turn = self.fresh("turn", "i32")
+        self.types[turn] = ()
+        with self.into() as body:
+            half = self.emit("half", "i64", Bin("//", span, const(2)), lanes).e
+            live: Expr = Bin(">", span, const(0))
+            live = live if mask is None else Bin("&", live, mask)
+            probe = tile.Load(b, (left, half), live, _zero(b.dtype))
+            seen = self.emit("seen", b.dtype, probe, lanes).e
+            less = self.emit(
+                "less", "b1", Bin("&", live, Bin("<", Cast("i64", seen), want)), lanes
+            ).e
+            self.push(tile.Set(left, Select(less, Bin("+", Bin("+", left, half), const(1)), left)))
+            rest = Bin("-", Bin("-", span, half), const(1))
+            self.push(tile.Set(span, Select(less, rest, half)))
+        self.push(tile.For(turn, const(0), steps, tuple(body)))
+        inside: Expr = Bin("<", left, last)
+        inside = inside if mask is None else Bin("&", inside, mask)
+        found = self.emit("seen", b.dtype, tile.Load(b, (left,), inside, _zero(b.dtype)), lanes).e
+        hit = Bin("&", inside, Bin("==", Cast("i64", found), want))
+        return self.emit("at", "i64", Select(hit, left, const(-1)), lanes)
+
+    def spread_to(self, t: Tiled, lanes: Lanes) -> Expr:
+        """A value with all of these lanes."""
+        for ln in lanes:
+            if ln not in t.lanes:
+                t = self.spread(t, ln)
+        return t.e
 
     # --- products ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tilewright import driver
-from tilewright.analysis.domain import covers, drivers
+from tilewright.analysis.domain import covers, drivers, leading
 from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.text import text
@@ -25,7 +25,7 @@ from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
-from tilewright.ops.views import VIEWS, derive_views, view_of
+from tilewright.ops.views import VIEWS, derive_views, rows_view, sorted_view, view_of
 from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
 from tilewright.schedule.shape import nest_of, product_of
@@ -53,13 +53,25 @@ class Step:
         self.names = list(names)
         lends = [a.kind[5:] for a in args if a.name in traced.inputs and a.kind.startswith("like:")]
         used = [*traced.inputs, *(n for n in lends if n not in traced.inputs)]
-        self.views = {
-            a.name: view_of(
-                traced, a, backend == "c", [b.name for b in args if b.kind == f"like:{a.name}"]
-            )
+        sparse = [
+            a
             for a in args
             if a.name in used and a.kind != "dense" and not a.kind.startswith("like:")
-        }
+        ]
+        borrowers = {a.name: [b.name for b in args if b.kind == f"like:{a.name}"] for a in sparse}
+        self.views = {a.name: rows_view(a.kind) for a in sparse}
+        if len(sparse) > 1:
+            leads = leading(bind(traced, {n: self.spec(self.args[n]) for n in used}).program)
+        else:
+            leads = {n for a in sparse for n in (a.name, *borrowers[a.name])}
+        for a in sparse:
+            mine = {a.name, *borrowers[a.name]}
+            looked_up = not mine & leads
+            self.views[a.name] = (
+                sorted_view(a.kind)
+                if looked_up
+                else view_of(traced, a, backend == "c", borrowers[a.name])
+            )
         self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in used})
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]

@@ -28,6 +28,16 @@ VIEWS = {
 }
 
 
+def rows_view(kind: str) -> str:
+    """Rows first."""
+    return kind if kind in ("csr", "ragged") else "bsr"
+
+
+def sorted_view(kind: str) -> str:
+    """The order that can be searched: grouping by columns leaves rows in order, whatever the source's order was."""
+    return {"csr": "csc", "ragged": "ragged"}.get(kind, "bsc")
+
+
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
     """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
     if arg.kind == "ragged":

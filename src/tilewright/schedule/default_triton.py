@@ -91,7 +91,7 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         for r in nest.reductions
         if not r.variable and r.depth == 0 and not bounds_another(nest, r)
     ]
-    if dense and nest.free:
+    if dense and nest.free and nest.fits_lanes(nest.free[-1]):
         stored = [s for s in nest.free if s.var.name.startswith("p_")]
         name = (stored or nest.free[-1:])[0].var.name
         p = step.split(p, name, setting.get("edges", 32))
@@ -113,6 +113,8 @@ def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     if not nest.free or nest.spatial[-1] is not nest.free[-1]:
         return p
     s = nest.free[-1]
+    if not nest.fits_lanes(s):
+        return p
     name, width = s.var.name, setting.get("width", 32)
     if setting.get("whole"):
         return step.lane(p, name, width)

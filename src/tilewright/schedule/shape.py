@@ -5,7 +5,7 @@ In: an unscheduled stage III program with one nest. Out: `Nest`, which the defau
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var
@@ -41,13 +41,30 @@ class Nest:
 
     spatial: tuple[Loop, ...]
     reductions: tuple[Reduction, ...]
+    made_of: dict[Var, tuple[Expr, ...]] = field(default_factory=dict)
+
+    def steers(self, v: Var, r: Reduction) -> bool:
+        """Whether a variable decides the bounds of a reduction, be it through others."""
+        todo, seen = [r.loop.lo, r.loop.hi], set[Var]()
+        while todo:
+            for n in walk(todo.pop()):
+                if n is v:
+                    return True
+                if isinstance(n, Var) and n not in seen:
+                    seen.add(n)
+                    todo += self.made_of.get(n, ())
+        return False
+
+    def fits_lanes(self, s: Loop, but: Reduction | None = None) -> bool:
+        """Whether a loop may become lanes: all its lanes then have the same bounds inside (but one: it is padded)."""
+        return not any(self.steers(s.var, r) for r in self.reductions if r is not but)
 
     @property
     def rows(self) -> tuple[Loop, Reduction] | None:
         for r in self.reductions:
             for s in self.spatial:
                 if r.variable and r.depth == 0 and uses(r.loop.lo, s.var):
-                    return s, r
+                    return (s, r) if self.fits_lanes(s, r) else None
         return None
 
     @property
@@ -67,13 +84,17 @@ def nest_of(p: flat.Program) -> Nest:
     """The loops of the first nest of a program."""
     spatial: list[Loop] = []
     found: list[Reduction] = []
+    made_of: dict[Var, tuple[Expr, ...]] = {}
 
     def block(body: tuple[stmt.Stmt, ...], depth: int, reducing: bool) -> None:
         inits = 0
         for s in body:
             if isinstance(s, stmt.Init):
                 inits += 1
+            elif isinstance(s, stmt.Let):
+                made_of[s.var] = (s.value,)
             elif isinstance(s, Loop):
+                made_of[s.var] = (s.lo, s.hi)
                 loop(s, depth + (1 if reducing and inits else 0), reducing or bool(inits))
             elif isinstance(s, stmt.Guard):
                 block(s.body, depth, reducing)
@@ -87,7 +108,7 @@ def nest_of(p: flat.Program) -> Nest:
         block(s.body, depth, reducing)
 
     block(p.body, 0, False)
-    return Nest(tuple(spatial), tuple(found))
+    return Nest(tuple(spatial), tuple(found), made_of)
 
 
 def bounds_another(nest: Nest, r: Reduction) -> bool:
