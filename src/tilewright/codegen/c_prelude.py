@@ -9,6 +9,7 @@ TYPES = {
     "bf16": "uint16_t",
     "i64": "int64_t",
     "i32": "int32_t",
+    "u8": "uint8_t",
     "b1": "_Bool",
 }
 

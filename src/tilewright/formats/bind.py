@@ -9,12 +9,17 @@ Formats: csr, csc, coo, bsr, bsc, bcoo, ragged, dense, and `like:NAME`: other va
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.formats.layout import layout
+from tilewright.formats.level import Level
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.drive import held, rank, structure
+from tilewright.ir.drive import stored as stored_axis
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
@@ -78,6 +83,7 @@ class _Bind:
         self.rules: list[SizeRule] = []
         self.given: list[str] = []
         self.sizes: dict[str, Var] = {}
+        self.stored: dict[str, Expr] = {}
 
     def run(self) -> Bound:
         for name in sorted(self.specs, key=lambda n: self.specs[n].format[:5] == "like:"):
@@ -147,14 +153,18 @@ class _Bind:
 
     def like(self, name: str, s: Spec, t: Tensor) -> Tensor:
         """Other values on the structure of another argument."""
-        stored = self.size(f"{t.name}_nnz")
-        trail = [self.rule(self.dim_name(name, d), name, d - 1) for d in range(2, s.rank)]
-        path = t.axes[: len(t.axes) - (len(t.shape) - 2)]
-        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, 2)]
-        blocks = [Const(b, "i64") for b in s.block] if s.block != (1, 1) else []
+        stored = t.values.shape[0] if t.values is not None else self.stored[t.name]
+        dims = rank(t)
+        blocks = inner_lengths(structure(t))
+        first = 1 + len(blocks)
+        trail = [
+            self.rule(self.dim_name(name, d), name, d - dims + first) for d in range(dims, s.rank)
+        ]
+        path = structure(t)
+        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, dims)]
         values = Buffer(name, s.dtype, (stored, *blocks, *trail))
-        coords = (*t.coords[:2], *(((ax, 1),) for ax in inner))
-        shape = (*t.shape[:2], *trail)
+        coords = (*t.coords[:dims], *(((ax, 1),) for ax in inner))
+        shape = (*t.shape[:dims], *trail)
         return Tensor(name, s.dtype, shape, "in", (*path, *inner), coords, values, t.perm)
 
     def dense(self, name: str, s: Spec) -> Tensor:
@@ -173,15 +183,23 @@ class _Bind:
     def sparse(self, name: str, s: Spec) -> Tensor:
         """The storage tree of a format; logical sizes are given as integers."""
         shape: list[Expr] = []
-        for d in range(2):
+        dims = stored_dims(s.format)
+        for d in range(dims):
             label = self.dim_name(name, d)
             if label not in self.given:
                 self.given.append(label)
             shape.append(self.size(label))
-        trail = [self.rule(self.dim_name(name, d), name, d - 1) for d in range(2, s.rank)]
-        axes, coords, stored = _TREES[s.format](self, name, s, shape)
-        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, 2)]
-        blocks = [Const(b, "i64") for b in s.block] if s.format in BLOCKED else []
+        make = _TREES.get(s.format, _Bind.tree)
+        axes, coords, stored = make(self, name, s, shape)
+        blocks = inner_lengths(axes)
+        first = 1 + len(
+            blocks
+        )  # the values' dimensions: entries, inside of a block, then the trailing ones
+        trail = [
+            self.rule(self.dim_name(name, d), name, d - dims + first) for d in range(dims, s.rank)
+        ]
+        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, dims)]
+        self.stored[name] = stored
         values = Buffer(name, s.dtype, (stored, *blocks, *trail)) if s.values else None
         perm = Buffer(f"{name}_perm", s.index, (stored,), "index") if s.perm else None
         return Tensor(
@@ -194,6 +212,74 @@ class _Bind:
             values,
             perm,
         )
+
+    def tree(self, name: str, s: Spec, shape: list[Expr]) -> Any:
+        """Any other format, level by level."""
+        levels = layout(s.format).levels
+        last = max(
+            n for n, lv in enumerate(levels) if lv.kind != "dense" or lv.extent == "variable"
+        )
+        axes: list[Axis] = []
+        parts: list[list[tuple[Axis, int]]] = [[] for _ in shape]
+        count: Expr = Const(1, "i64")
+        for n, lv in enumerate(levels):
+            later = [o.base or 1 for o in levels[n + 1 :] if o.dim == lv.dim and o.relative is None]
+            scale = math.prod(later)
+            label = self.label(name, lv.dim) + (f"_{n}" if parts[lv.dim] or scale > 1 else "")
+            parent = axes[-1] if axes and n <= last else None
+            ax, count = self.level(name, s, lv, n, label, parent, shape[lv.dim], scale, count)
+            if lv.relative is not None:
+                parts[lv.dim] += parts[lv.relative]
+            parts[lv.dim].append((ax, scale))
+            axes.append(ax)
+            if n == last:
+                stored = count
+        return tuple(axes), tuple(tuple(p) for p in parts), stored
+
+    def level(
+        self,
+        name: str,
+        s: Spec,
+        lv: Level,
+        n: int,
+        label: str,
+        parent: Axis | None,
+        size: Expr,
+        scale: int,
+        count: Expr,
+    ) -> tuple[Axis, Expr]:
+        """One axis, and how many positions it has."""
+        if lv.extent == "variable" and not (n == 0 and lv.kind == "sparse"):
+            ptr = self.array(name, f"indptr{n}", s, count + 1)
+            if lv.kind == "dense":
+                total = self.rule(f"{name}_c{n}", name if s.values else ptr.name, 0)
+                return Axis(label, "dense", "variable", None, parent, ptr), total
+            total = self.rule(f"{name}_c{n}", f"{name}_indices{n}", 0)
+            idx = self.array(name, f"indices{n}", s, total)
+            return Axis(label, "sparse", "variable", None, parent, ptr, idx, lv.padded), total
+        if n == 0 and lv.kind == "sparse":
+            total = self.rule(f"{name}_c{n}", f"{name}_indices{n}", 0)
+            return Axis(
+                label,
+                "sparse",
+                "fixed",
+                total,
+                None,
+                None,
+                self.array(name, f"indices{n}", s, total),
+            ), total
+        length: Expr = Const(lv.length, "i64") if lv.length is not None else size
+        if lv.length is None and scale > 1:
+            length = (size + (scale - 1)) // scale
+        total = length if parent is None else count * length
+        if lv.kind == "dense":
+            return Axis(label, "dense", "fixed", length, parent), total
+        if lv.kind == "bitmap":
+            mask = Buffer(f"{name}_mask{n}", "u8", (total,), "index")
+            return Axis(label, "sparse", "fixed", length, parent, mask=mask), total
+        idx = self.array(name, f"indices{n}", s, length if lv.shared else total)
+        made = Axis(label, "sparse", "fixed", length, parent, None, idx, lv.padded, lv.shared)
+        return made, total
 
     def label(self, name: str, dim: int) -> str:
         ix = self.index_at(name, dim)
@@ -359,18 +445,13 @@ class _Bind:
             f = f.access if isinstance(f, Stored) else f
             if isinstance(f, Load) and f.buffer.name in self.specs:
                 t = self.tensors[f.buffer.name]
-                if t.sparse and f.indices[:2] == target.indices[:2]:
-                    stored = self.sizes[f"{t.name}_nnz"]
-                    tail = self.tail(target)
-                    blocks = [
-                        ax.length
-                        for ax in t.axes
-                        if ax.extent == "fixed"
-                        and isinstance(ax.length, Const)
-                        and ax.parent is None
-                    ]
+                f = Load(t, f.indices)
+                if t.sparse and held(f) == target.indices[: rank(t)]:
+                    stored = t.values.shape[0] if t.values is not None else self.stored[t.name]
+                    tail = self.tail(target, rank(t))
+                    blocks = inner_lengths(structure(t))
                     if len(target.indices) == len(f.indices):
-                        made = (stored, *blocks, *t.shape[2:])
+                        made = (stored, *blocks, *t.shape[rank(t) :])
                         return _Lead(t, made)
                     extra = [Axis(ix.name, "dense", "fixed", n) for ix, n in tail]
                     grown = Tensor(
@@ -386,9 +467,9 @@ class _Bind:
                     return _Lead(grown, (stored, *blocks, *(n for _, n in tail)))
         return None
 
-    def tail(self, target: Load) -> list[tuple[Index, Expr]]:
-        held = [ix for ix in target.indices[2:] if isinstance(ix, Index)]
-        return [(ix, self.sizes[f"n_{ix.name}"]) for ix in held]
+    def tail(self, target: Load, dims: int) -> list[tuple[Index, Expr]]:
+        trailing = [ix for ix in target.indices[dims:] if isinstance(ix, Index)]
+        return [(ix, self.sizes[f"n_{ix.name}"]) for ix in trailing]
 
 
 @dataclass(frozen=True)
@@ -405,13 +486,24 @@ def factors(e: Expr) -> list[Expr]:
     return [*factors(e.a), *factors(e.b)] if from_bin else [e]  # type: ignore[attr-defined]
 
 
+def stored_dims(format: str) -> int:
+    """How many dimensions a format stores."""
+    return 2 if format in _TREES else 1 + max(lv.dim for lv in layout(format).levels)
+
+
+def inner_lengths(path: Sequence[Axis]) -> list[Expr]:
+    """The lengths of the dense axes inside the stored entries: the sides of a block."""
+    last = max(n for n, ax in enumerate(path) if stored_axis(ax))
+    return [ax.length for ax in path[last + 1 :] if ax.length is not None]
+
+
 def rebind(m: Monoid, d: str) -> Monoid:
     """The same built-in monoid over another accumulator dtype."""
     return monoids(d).get(m.name, m)
 
 
 def buffers_of_tensor(t: Tensor) -> list[Buffer]:
-    made = [b for ax in t.axes for b in (ax.indptr, ax.indices) if b is not None]
+    made = [b for ax in t.axes for b in ax.arrays]
     return made + [b for b in (t.perm, t.values) if b is not None]
 
 

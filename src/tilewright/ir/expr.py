@@ -16,8 +16,8 @@ from typing import Any
 from tilewright.ir.node import Node, named, node
 
 FLOATS = ("f64", "f32", "f16", "bf16")
-INTS = ("i64", "i32")
-_RANK = {"b1": 0, "i32": 1, "i64": 2, "bf16": 3, "f16": 4, "f32": 5, "f64": 6}
+INTS = ("i64", "i32", "u8")
+_RANK = {"b1": 0, "u8": 0, "i32": 1, "i64": 2, "bf16": 3, "f16": 4, "f32": 5, "f64": 6}
 
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 

@@ -13,6 +13,7 @@ from functools import cache
 
 from torch import Tensor
 
+from tilewright.formats.bind import stored_dims
 from tilewright.formats.structure import Structure
 from tilewright.ops.dtypes import name_of
 
@@ -55,7 +56,7 @@ class Arg:
         """The names of its integers, in order."""
         if self.kind == "dense" or self.kind.startswith("like:"):
             return ()
-        made = [f"{self.name}.n0", f"{self.name}.n1"]
+        made = [f"{self.name}.n{d}" for d in range(stored_dims(self.kind))]
         for lists, prefix in ((LIST, ""), (T_LIST, "t_")):
             if lists[0] in self.arrays:
                 made += [f"{self.name}.{prefix}slots", f"{self.name}.{prefix}setting"]

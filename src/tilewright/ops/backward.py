@@ -13,7 +13,7 @@ from torch import Tensor
 from tilewright.language.trace import Traced
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
-from tilewright.ops.entry import entry, like_arg
+from tilewright.ops.entry import entry, like_arg, structure_of
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.support.errors import error
 
@@ -75,13 +75,11 @@ class _Work:
 
     def add_gradient(self, name: str, g: Tensor) -> None:
         """The gradient of an output: on a structure when the output was."""
-        out = self.entry.steps[-1].bound.program.outputs[0]
-        lead = [
-            a for a in self.entry.args if out.sparse and a.kind != "dense" and ":" not in a.kind
-        ]
+        program = self.entry.steps[-1].bound.program
+        lead = structure_of(program.outputs[0], program, self.entry.args)
         g = g.contiguous()
         self.args[name] = (
-            like_arg(name, g, lead[0].name, lead[0].block) if lead else dense_arg(name, g)
+            dense_arg(name, g) if lead is None else like_arg(name, g, lead.name, lead.block)
         )
         self.tensors[name] = g
 

@@ -13,6 +13,7 @@ NAMES = {
     torch.bfloat16: "bf16",
     torch.int64: "i64",
     torch.int32: "i32",
+    torch.uint8: "u8",
     torch.bool: "b1",
 }
 TORCH = {v: k for k, v in NAMES.items()}

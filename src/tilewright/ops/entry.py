@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tilewright.ir.coord import Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ops.args import Arg, read_program
 from tilewright.ops.dtypes import name_of
@@ -39,13 +40,13 @@ class Entry:
             for out in step.bound.program.outputs:
                 if out.name not in names:
                     names.append(out.name)
-                    args.append(self.arg_of(out))
+                    args.append(self.arg_of(out, step))
         return made
 
-    def arg_of(self, out: Tensor_) -> Arg:
+    def arg_of(self, out: Tensor_, made: Step) -> Arg:
         """The argument that an output is to later statements: on a structure when it has one."""
-        if out.sparse:
-            lead = next(a for a in self.args if a.kind != "dense" and ":" not in a.kind)
+        lead = structure_of(out, made.bound.program, self.args)
+        if lead is not None:
             return Arg(out.name, f"like:{lead.name}", out.dtype, len(out.shape), block=lead.block)
         return Arg(out.name, "dense", out.dtype, len(out.shape))
 
@@ -103,6 +104,15 @@ def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) ->
 def entry(program: str, backend: str, device: int = -1) -> Entry:
     """The entry of a program on a back end; kernels belong to one GPU, so each has its own."""
     return Entry(program, backend, device)
+
+
+def structure_of(out: Tensor_, program: Program, args: Sequence[Arg]) -> Arg | None:
+    """The argument whose structure an output has, if it is sparse."""
+    if not out.sparse:
+        return None
+    same = {t.name for t in program.inputs if t.sparse and t.axes[0] is out.axes[0]}
+    held = {a.kind[5:] if a.kind.startswith("like:") else a.name for a in args if a.name in same}
+    return next(a for a in args if a.name in held)
 
 
 def like_arg(name: str, t: Tensor, structure: str, block: str) -> Arg:

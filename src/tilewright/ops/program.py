@@ -24,13 +24,20 @@ from tilewright.ir.coord import Index
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import Traced, trace
-from tilewright.ops.args import Arg, dense_arg, program_text
+from tilewright.ops.args import Arg, dense_arg, program_text, read_program
 from tilewright.ops.backend import backend_of
-from tilewright.ops.entry import entry
+from tilewright.ops.entry import entry, structure_of
 from tilewright.ops.library import run
 from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES, register
-from tilewright.ops.sparse import as_sparse, bundle, prepare_at_second_use, rows_first
+from tilewright.ops.sparse import (
+    as_sparse,
+    bundle,
+    doubled,
+    prepare_at_second_use,
+    rows_first,
+    without_duplicates,
+)
 from tilewright.support.errors import error
 
 
@@ -107,38 +114,52 @@ def program(fn: Callable[..., None]) -> Program:
 
 def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     """Run a registered program on tensors, sparse or dense."""
+    where = f"{name}({', '.join(inputs)})"
+    held = {n: v if _dense(v) else rows_first(as_sparse(v, where, n)) for n, v in inputs.items()}
+    text, tensors, ints = arguments(name, held)
+    device = tensors[0].device
+    place = backend_of(device), -1 if device.index is None else device.index
+    if sum(isinstance(v, SparseTensor) for v in held.values()) > 1:
+        searched = _searched(text, *place)
+        if any(doubled(held[n]) for n in searched):
+            held |= {n: without_duplicates(held[n]) for n in searched}
+            text, tensors, ints = arguments(name, held)
+    _check(text, tensors, where)
+    _check_sizes(name, held, where)
+    outs = run(text, tensors, ints, floats)
+    wrapped = [
+        o if lead is None else SparseTensor(held[lead].structure, o)
+        for o, lead in zip(outs, _leads(text, *place), strict=True)
+    ]
+    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def _dense(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided
+
+
+def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[int]]:
+    """The registered operator's arguments: the program's text, tensors and integers."""
     args: list[Arg] = []
     tensors: list[Tensor] = []
     ints: list[int] = []
-    lead: SparseTensor | None = None
-    dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.layout == torch.strided]
-    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
-    where = f"{name}({', '.join(inputs)})"
-    for label, value in inputs.items():
-        if isinstance(value, Tensor) and value.layout == torch.strided:
+    dense = {n: v for n, v in held.items() if _dense(v)}
+    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense.values())
+    first = True
+    for label, value in held.items():
+        if label in dense:
             args.append(dense_arg(label, value))
             tensors.append(value)
             continue
-        sparse = rows_first(as_sparse(value, where, label))
-        prepare_at_second_use(sparse.structure, grad)
-        arg, more, sizes = bundle(label, sparse)
-        if lead is None:
-            arg, more, sizes = with_lists(arg, more, sizes, sparse, inputs)
-        lead = lead or sparse
+        prepare_at_second_use(value.structure, grad)
+        arg, more, sizes = bundle(label, value)
+        if first:
+            arg, more, sizes = with_lists(arg, more, sizes, value, dense)
+        first = False
         args.append(arg)
         tensors += more
         ints += sizes
-    _check(args, tensors, where)
-    _check_sizes(name, inputs, where)
-    text = program_text(name, tuple(args))
-    outs = run(text, tensors, ints, floats)
-    device = tensors[0].device
-    made = _entry(text, backend_of(device), -1 if device.index is None else device.index)
-    wrapped = [
-        SparseTensor(lead.structure, o) if sparse and lead is not None else o
-        for o, sparse in zip(outs, made, strict=True)
-    ]
-    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+    return program_text(name, tuple(args)), tensors, ints
 
 
 def with_lists(
@@ -157,9 +178,9 @@ def with_lists(
     return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]
 
 
-def _check(args: list[Arg], tensors: list[Tensor], where: str) -> None:
+def _check(text: str, tensors: list[Tensor], where: str) -> None:
     first = tensors[0].device
-    names = [n for a in args for n in a.names]
+    names = [n for a in read_program(text)[1] for n in a.names]
     for name, t in zip(names, tensors, strict=True):
         if t.device != first:
             raise error(
@@ -204,11 +225,22 @@ def places_of(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
 places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _entry(text: str, backend: str, index: int) -> tuple[bool, ...]:
-    """Which outputs are sparse."""
+def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
+    """The argument whose structure each output has; None for dense ones. A constant to torch.compile."""
     made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
-    outs = {t.name: t.sparse for s in made.steps for t in s.bound.program.outputs}
+    outs: dict[str, str | None] = {}
+    for s in made.steps:
+        for t in s.bound.program.outputs:
+            lead = structure_of(t, s.bound.program, made.args)
+            outs[t.name] = None if lead is None else lead.name
     return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
 
 
-_entry._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def _searched(text: str, backend: str, index: int) -> tuple[str, ...]:
+    """The sparse arguments that are looked up. A constant to torch.compile."""
+    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
+    return tuple(sorted({n for s in made.steps for n in s.searched}))
+
+
+_leads._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_searched._dynamo_marked_constant = True  # type: ignore[attr-defined]

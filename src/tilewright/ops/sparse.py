@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilewright.formats.cache import CACHE
 from tilewright.formats.check import check_structure
+from tilewright.formats.distinct import distinct, has_duplicates
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -44,6 +45,22 @@ def rows_first(a: SparseTensor) -> SparseTensor:
     if s.format in ("coo", "csc"):
         return SparseTensor(s.as_csr(), a.values)
     return a
+
+
+def doubled(a: SparseTensor) -> bool:
+    """Whether a place has several entries; not asked while compiling, where nothing can be waited for."""
+    if a.structure.format != "csr" or torch.compiler.is_compiling():
+        return False
+    return has_duplicates(a.structure)
+
+
+def without_duplicates(a: SparseTensor) -> SparseTensor:
+    """The same matrix with one entry for one place: what a search needs."""
+    if not doubled(a):
+        return a
+    s, place = distinct(a.structure)
+    v = a.explicit_values()
+    return SparseTensor(s, v.new_zeros((s.nnz, *v.shape[1:])).index_add(0, place, v))
 
 
 def prepare_at_second_use(s: Structure, grad: bool) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from tilewright import driver
 from tilewright.analysis.domain import covers, drivers, leading
 from tilewright.formats.bind import Bound, Spec, bind
+from tilewright.ir.drive import rank
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.text import text
 from tilewright.language.trace import Traced
@@ -59,6 +60,7 @@ class Step:
             if a.name in used and a.kind != "dense" and not a.kind.startswith("like:")
         ]
         borrowers = {a.name: [b.name for b in args if b.kind == f"like:{a.name}"] for a in sparse}
+        self.searched: list[str] = []
         self.views = {a.name: rows_view(a.kind) for a in sparse}
         if len(sparse) > 1:
             leads = leading(bind(traced, {n: self.spec(self.args[n]) for n in used}).program)
@@ -66,12 +68,11 @@ class Step:
             leads = {n for a in sparse for n in (a.name, *borrowers[a.name])}
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
-            looked_up = not mine & leads
-            self.views[a.name] = (
-                sorted_view(a.kind)
-                if looked_up
-                else view_of(traced, a, backend == "c", borrowers[a.name])
-            )
+            if mine & leads:
+                self.views[a.name] = view_of(traced, a, backend == "c", borrowers[a.name])
+            else:
+                self.searched.append(a.name)
+                self.views[a.name] = sorted_view(a.kind)
         self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in used})
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
@@ -85,11 +86,7 @@ class Step:
 
     def spec(self, a: Arg) -> Spec:
         view = self.views.get(a.name, a.kind)
-        perm = (
-            f"{VIEWS[view]['perm']}" in a.arrays
-            if view in VIEWS and "perm" in VIEWS[view]
-            else False
-        )
+        perm = VIEWS.get(view, {"perm": "perm"}).get("perm") in a.arrays
         if view in ("csc", "bsc"):
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
         return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
@@ -97,7 +94,9 @@ class Step:
     def source(self, buffer: str) -> str:
         """The name, among the op's tensors, of an array of the bound program."""
         for name, view in self.views.items():
-            for what, stored in VIEWS[view].items():
+            if view not in VIEWS and buffer in {f"{name}_{a}" for a in self.args[name].arrays}:
+                return f"{name}.{buffer[len(name) + 1 :]}"
+            for what, stored in VIEWS.get(view, {}).items():
                 if buffer == f"{name}_{what}":
                     return f"{name}.{stored}"
         return buffer
@@ -111,7 +110,7 @@ class Step:
         flat = lower_to_flat(lower_to_position(p))
         self.nest = nest_of(flat)
         self.product = product_of(self.nest)
-        held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[:2]}
+        held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
         widths: dict[str, None] = {}
         for t in p.tensors:
             listing = len(t.shape) == 1 and t.dtype in ("i32", "i64")
@@ -175,7 +174,7 @@ class Step:
         made = {}
         for name in self.views:
             t = next(t for t in self.bound.program.tensors if t.name == name)
-            for d in range(2):
+            for d in range(rank(t)):
                 made[self.name_of_size(t.shape[d])] = self.int_names.index(f"{name}.n{d}")
         return made
 

@@ -30,17 +30,17 @@ VIEWS = {
 
 def rows_view(kind: str) -> str:
     """Rows first."""
-    return kind if kind in ("csr", "ragged") else "bsr"
+    return "bsr" if kind in ("bsr", "block_mask") else kind
 
 
 def sorted_view(kind: str) -> str:
     """The order that can be searched: grouping by columns leaves rows in order, whatever the source's order was."""
-    return {"csr": "csc", "ragged": "ragged"}.get(kind, "bsc")
+    return {"csr": "csc", "bsr": "bsc", "block_mask": "bsc"}.get(kind, kind)
 
 
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
     """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
-    if arg.kind == "ragged":
+    if arg.kind not in ("csr", "bsr", "block_mask"):
         return arg.kind
     blocked = arg.kind != "csr"
     by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")

@@ -38,6 +38,7 @@ NUMPY: dict[str, Any] = {
     "bf16": np.float32,
     "i64": np.int64,
     "i32": np.int32,
+    "u8": np.uint8,
     "b1": np.bool_,
 }
 

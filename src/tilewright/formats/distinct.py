@@ -1,0 +1,42 @@
+"""Structures without duplicates, for operands that are looked up: one entry for one place.
+
+In: a csr structure. Out: whether it has duplicates (waits for the device, once), and the structure that adds them up.
+
+    made, place = distinct(s)      # values.new_zeros(made.nnz).index_add(0, place, values)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilewright.formats import index
+from tilewright.formats.convert import source_coordinates
+from tilewright.formats.structure import Structure
+
+
+def has_duplicates(s: Structure) -> bool:
+    """Kept with the structure."""
+    if "duplicates" not in s.plans:
+        keys = torch.sort(_keys(s)).values
+        s.plans["duplicates"] = bool((keys[1:] == keys[:-1]).any())
+    found: bool = s.plans["duplicates"]
+    return found
+
+
+def distinct(s: Structure) -> tuple[Structure, Tensor]:
+    """The csr structure of distinct places, and the place of each source entry; kept with the structure."""
+    if "distinct" not in s.plans:
+        keys, place = torch.unique(_keys(s), return_inverse=True)
+        across = max(s.shape[1], 1)
+        rows = torch.div(keys, across, rounding_mode="floor")
+        cols = (keys - rows * across).to(s.index_dtype)
+        indptr = index.pointers(rows.to(s.index_dtype), s.shape[0])
+        s.plans["distinct"] = Structure("csr", s.shape, indptr, cols, check=False), place
+    made: tuple[Structure, Tensor] = s.plans["distinct"]
+    return made
+
+
+def _keys(s: Structure) -> Tensor:
+    rows, cols = source_coordinates(s)
+    return rows.long() * s.shape[1] + cols
