@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilewright.formats.bind import stored_dims
 from tilewright.formats.structure import Structure
+from tilewright.formats.tree import Tree
 from tilewright.ops.dtypes import name_of
 
 LIST = ("units", "segs", "done", "work")
@@ -115,6 +116,11 @@ def sparse_arrays(s: Structure) -> tuple[tuple[str, ...], list[Tensor]]:
             names.append(label)
             tensors.append(t)
 
+    if isinstance(s, Tree):
+        for label, array in s.arrays.items():
+            add(label, array.reshape(-1))
+        add("perm", s.perm)
+        return tuple(names), tensors
     add("indptr", s.indptr)
     add("indices", s.indices)
     add("perm", s.perm)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
 from tilewright.ir.coord import Index
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
@@ -31,14 +32,16 @@ from tilewright.ops.library import run
 from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.ops.sparse import (
+    as_rows,
     as_sparse,
     bundle,
     doubled,
     prepare_at_second_use,
     rows_first,
+    stored_rank,
     without_duplicates,
 )
-from tilewright.support.errors import error
+from tilewright.support.errors import TilewrightError, error
 
 
 class Program:
@@ -116,6 +119,8 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     """Run a registered program on tensors, sparse or dense."""
     where = f"{name}({', '.join(inputs)})"
     held = {n: v if _dense(v) else rows_first(as_sparse(v, where, n)) for n, v in inputs.items()}
+    if any(isinstance(v, SparseTensor) and isinstance(v.structure, Tree) for v in held.values()):
+        held = fitting(name, held)
     text, tensors, ints = arguments(name, held)
     device = tensors[0].device
     place = backend_of(device), -1 if device.index is None else device.index
@@ -132,6 +137,25 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
         for o, lead in zip(outs, _leads(text, *place), strict=True)
     ]
     return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
+    """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
+    tensors = [v if _dense(v) else v.values for v in held.values()]
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if not wanted and _fits(arguments(name, held)[0]):
+        return held
+    flat = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
+    return flat
+
+
+@functools.cache
+def _fits(text: str) -> bool:
+    """Whether every statement can be lowered on these formats."""
+    try:
+        return bool(entry(text, "c").steps)
+    except TilewrightError:
+        return False
 
 
 def _dense(value: Any) -> bool:
@@ -200,8 +224,8 @@ def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:
 
 
 def _extent(value: Any, dim: int) -> int:
-    if isinstance(value, SparseTensor) and dim >= 2 and value.values is not None:
-        return value.values.shape[dim - 1]
+    if isinstance(value, SparseTensor) and dim >= len(value.shape) and value.values is not None:
+        return value.values.shape[dim - len(value.shape) + stored_rank(value.structure)]
     return value.shape[dim] if dim < len(value.shape) else -1
 
 

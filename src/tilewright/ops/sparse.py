@@ -17,6 +17,7 @@ from tilewright.formats.distinct import distinct, has_duplicates
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
 from tilewright.ops.args import Arg, dense_arg, dense_key, program_text, sparse_arrays
 from tilewright.ops.backend import backend_of
 from tilewright.ops.dtypes import name_of
@@ -47,6 +48,16 @@ def rows_first(a: SparseTensor) -> SparseTensor:
     return a
 
 
+def as_rows(a: SparseTensor) -> SparseTensor:
+    """csr of a matrix in a general format; its values, flat, in their own order."""
+    s, v = a.structure, a.values
+    if not isinstance(s, Tree):
+        return a
+    if v is not None and stored_rank(s) > 1:
+        v = v.flatten(0, stored_rank(s) - 1)
+    return SparseTensor(s.as_csr(), v)
+
+
 def doubled(a: SparseTensor) -> bool:
     """Whether a place has several entries; not asked while compiling, where nothing can be waited for."""
     if a.structure.format != "csr" or torch.compiler.is_compiling():
@@ -65,7 +76,9 @@ def without_duplicates(a: SparseTensor) -> SparseTensor:
 
 def prepare_at_second_use(s: Structure, grad: bool) -> None:
     """Make transpose and row lists when a structure comes again and they are wanted: on a GPU, or for gradients."""
-    if s.transposed is not None or s.format == "ragged" or torch.compiler.is_compiling():
+    if s.transposed is not None or s.format == "ragged" or isinstance(s, Tree):
+        return
+    if torch.compiler.is_compiling():
         return
     if grad or backend_of(s.device) == "triton":
         uses = s.plans["uses"] = s.plans.get("uses", 0) + 1
@@ -78,7 +91,7 @@ class Bundle:
 
     def __init__(self, s: Structure) -> None:
         self.arrays, self.tensors = sparse_arrays(s)
-        self.ints = [s.shape[0], s.shape[1]]
+        self.ints = list(s.shape)
         self.made_with = (s.row_of, s.transposed)
         self.recipes: dict[object, Any] = {}
         self.texts: dict[object, str] = {}
@@ -105,10 +118,16 @@ def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
     """The argument that describes a sparse tensor with these arrays."""
     s, values = a.structure, a.values
     dtype = name_of(values.dtype, name) if values is not None else "f32"
-    blocked = 2 if s.format == "bsr" else 0
-    rank = 2 if values is None else values.dim() + 1 - blocked
+    rank = len(s.shape) + (0 if values is None else values.dim() - stored_rank(s))
     index = name_of(s.index_dtype)
     return Arg(name, s.format, dtype, rank, index, s.block_name, values is not None, None, arrays)
+
+
+def stored_rank(s: Structure) -> int:
+    """How many dimensions of the values belong to the structure: entries, and the sides of a block."""
+    if isinstance(s, Tree):
+        return len(s.values_shape)
+    return 3 if s.format == "bsr" else 1
 
 
 def text_of(template: str, name: str, a: SparseTensor, made: Bundle, **dense: Tensor) -> str:

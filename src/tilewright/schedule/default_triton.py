@@ -11,13 +11,21 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one, for `l
 
 from __future__ import annotations
 
-from tilewright.ir import flat
+from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.node import walk
 from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
-from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_unit, nest_of, product_of
+from tilewright.schedule.shape import (
+    Nest,
+    Reduction,
+    bounds_another,
+    is_steady,
+    is_unit,
+    nest_of,
+    product_of,
+)
 from tilewright.schedule.work import pad, work_list
 
 
@@ -99,10 +107,9 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         p = step.kind(p, f"{name}_o", "grid")
         for r in dense:
             p = _dense_reduction(p, r, setting)
-            if (
-                f"{r.name}_i" in {x.var.name for x in loops(p)}
-                and r.folds[0].monoid.lane is not None
-            ):
+            inner = tuple(x for x in loops(p) if x.var.name == f"{r.name}_i")
+            folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
+            if len(folds) == 1 and folds[0].monoid.lane is not None:
                 p = step.rfactor(p, f"{r.name}_i")
         return p
     return _features(p, nest, setting)
@@ -139,8 +146,10 @@ def _dense_reduction(p: flat.Program, r: Reduction, setting: Setting) -> flat.Pr
 
 
 def _rest_to_grid(p: flat.Program, nest: Nest) -> flat.Program:
+    """Programs over what is left, down to a loop whose bounds are read from memory: from there on, serial."""
     for s in nest.spatial:
-        found = [x for x in loops(p) if x.var is s.var and x.kind == "serial"]
-        if found:
+        if not is_steady(s):
+            break
+        if any(x.var is s.var and x.kind == "serial" for x in loops(p)):
             p = step.kind(p, s.var.name, "grid")
     return p

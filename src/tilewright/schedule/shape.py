@@ -43,9 +43,9 @@ class Nest:
     reductions: tuple[Reduction, ...]
     made_of: dict[Var, tuple[Expr, ...]] = field(default_factory=dict)
 
-    def steers(self, v: Var, r: Reduction) -> bool:
-        """Whether a variable decides the bounds of a reduction, be it through others."""
-        todo, seen = [r.loop.lo, r.loop.hi], set[Var]()
+    def steers(self, v: Var, loop: Loop) -> bool:
+        """Whether a variable decides the bounds of a loop, be it through others."""
+        todo, seen = [loop.lo, loop.hi], set[Var]()
         while todo:
             for n in walk(todo.pop()):
                 if n is v:
@@ -57,7 +57,8 @@ class Nest:
 
     def fits_lanes(self, s: Loop, but: Reduction | None = None) -> bool:
         """Whether a loop may become lanes: all its lanes then have the same bounds inside (but one: it is padded)."""
-        return not any(self.steers(s.var, r) for r in self.reductions if r is not but)
+        inner = [r.loop for r in self.reductions if r is not but]
+        return not any(self.steers(s.var, x) for x in (*self.spatial, *inner))
 
     @property
     def rows(self) -> tuple[Loop, Reduction] | None:
@@ -77,7 +78,11 @@ class Nest:
         """Spatial loops over a whole dense dimension."""
         rows = self.rows
         held = {rows[0].var} if rows is not None else set()
-        return tuple(s for s in self.spatial if s.var not in held and not isinstance(s.hi, Const))
+        return tuple(
+            s
+            for s in self.spatial
+            if s.var not in held and not isinstance(s.hi, Const) and is_steady(s)
+        )
 
 
 def nest_of(p: flat.Program) -> Nest:
@@ -97,7 +102,7 @@ def nest_of(p: flat.Program) -> Nest:
                 made_of[s.var] = (s.lo, s.hi)
                 loop(s, depth + (1 if reducing and inits else 0), reducing or bool(inits))
             elif isinstance(s, stmt.Guard):
-                block(s.body, depth, reducing)
+                block(s.body, depth + (1 if reducing and inits else 0), reducing or bool(inits))
 
     def loop(s: Loop, depth: int, reducing: bool) -> None:
         if reducing:
@@ -109,6 +114,11 @@ def nest_of(p: flat.Program) -> Nest:
 
     block(p.body, 0, False)
     return Nest(tuple(spatial), tuple(found), made_of)
+
+
+def is_steady(s: Loop) -> bool:
+    """Whether a loop starts at 0 and its end is known before the launch."""
+    return isinstance(s.lo, Const) and not any(isinstance(n, Load) for n in walk(s.hi))
 
 
 def bounds_another(nest: Nest, r: Reduction) -> bool:
