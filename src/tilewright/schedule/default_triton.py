@@ -65,7 +65,7 @@ def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         if r.constant:
             p = _cut(p, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
         elif not r.variable:
-            p = _dense_reduction(p, r, setting)
+            p = _dense_reduction(p, nest, r, setting)
     return p
 
 
@@ -83,7 +83,7 @@ def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     p = _features(p, nest, setting)
     for r in nest.reductions:
         if r.depth and not r.variable:
-            p = _dense_reduction(p, r, setting)
+            p = _dense_reduction(p, nest, r, setting)
     spread = work_list if setting.get("listed") else pad
     p = spread(p, rows.var.name, entries.name, setting.get("rows", 8), setting.get("unroll", 1))
     grids = [x.var.name for x in loops(p) if x.kind == "grid"]
@@ -106,7 +106,7 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         p = step.kind(p, f"{name}_i", "lane")
         p = step.kind(p, f"{name}_o", "grid")
         for r in dense:
-            p = _dense_reduction(p, r, setting)
+            p = _dense_reduction(p, nest, r, setting)
             inner = tuple(x for x in loops(p) if x.var.name == f"{r.name}_i")
             folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
             if len(folds) == 1 and folds[0].monoid.lane is not None:
@@ -130,9 +130,11 @@ def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     return step.kind(p, f"{name}_o", "grid")
 
 
-def _dense_reduction(p: flat.Program, r: Reduction, setting: Setting) -> flat.Program:
+def _dense_reduction(p: flat.Program, nest: Nest, r: Reduction, setting: Setting) -> flat.Program:
     """A reduction over a whole dense dimension: lanes, or tiles of lanes one after the other."""
     if any(f.monoid.lane is None and f.monoid.fold is None for f in r.folds):
+        return p
+    if bounds_another(nest, r):
         return p
     loads = [n for n in walk(r.loop.body) if isinstance(n, Load)]
     if not any(is_unit(r.loop.var, n.indices[0]) for n in loads):

@@ -123,7 +123,7 @@ def is_steady(s: Loop) -> bool:
 
 def bounds_another(nest: Nest, r: Reduction) -> bool:
     """Whether a loop's variable bounds another loop: then it cannot be a lane."""
-    return any(uses((o.loop.lo, o.loop.hi), r.loop.var) for o in nest.reductions)
+    return any(nest.steers(r.loop.var, o.loop) for o in nest.reductions)
 
 
 def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
