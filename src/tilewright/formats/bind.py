@@ -9,41 +9,19 @@ Formats: csr, csc, coo, bsr, bsc, bcoo, ragged, dense, and `like:NAME`: other va
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.formats.layout import layout
-from tilewright.formats.level import Level
+from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
 from tilewright.ir.drive import held, rank, structure
-from tilewright.ir.drive import stored as stored_axis
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
-
-BLOCKED = ("bsr", "bsc", "bcoo")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What must be known of an argument to compile: everything but sizes and contents.
-
-    strides: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
-    """
-
-    format: str
-    dtype: str
-    rank: int
-    index: str = "i32"
-    block: tuple[int, int] = (1, 1)
-    perm: bool = False
-    values: bool = True
-    strided: int | None = None
 
 
 @dataclass(frozen=True)
@@ -189,8 +167,7 @@ class _Bind:
             if label not in self.given:
                 self.given.append(label)
             shape.append(self.size(label))
-        make = _TREES.get(s.format, _Bind.tree)
-        axes, coords, stored = make(self, name, s, shape)
+        axes, coords, stored = storage(self, name, s, shape)
         blocks = inner_lengths(axes)
         first = 1 + len(
             blocks
@@ -213,134 +190,12 @@ class _Bind:
             perm,
         )
 
-    def tree(self, name: str, s: Spec, shape: list[Expr]) -> Any:
-        """Any other format, level by level."""
-        levels = layout(s.format).levels
-        last = max(
-            n for n, lv in enumerate(levels) if lv.kind != "dense" or lv.extent == "variable"
-        )
-        axes: list[Axis] = []
-        parts: list[list[tuple[Axis, int]]] = [[] for _ in shape]
-        count: Expr = Const(1, "i64")
-        for n, lv in enumerate(levels):
-            later = [o.base or 1 for o in levels[n + 1 :] if o.dim == lv.dim and o.relative is None]
-            scale = math.prod(later)
-            label = self.label(name, lv.dim) + (f"_{n}" if parts[lv.dim] or scale > 1 else "")
-            parent = axes[-1] if axes and n <= last else None
-            ax, count = self.level(name, s, lv, n, label, parent, shape[lv.dim], scale, count)
-            if lv.relative is not None:
-                parts[lv.dim] += parts[lv.relative]
-            parts[lv.dim].append((ax, scale))
-            axes.append(ax)
-            if n == last:
-                stored = count
-        return tuple(axes), tuple(tuple(p) for p in parts), stored
-
-    def level(
-        self,
-        name: str,
-        s: Spec,
-        lv: Level,
-        n: int,
-        label: str,
-        parent: Axis | None,
-        size: Expr,
-        scale: int,
-        count: Expr,
-    ) -> tuple[Axis, Expr]:
-        """One axis, and how many positions it has."""
-        if lv.extent == "variable" and not (n == 0 and lv.kind == "sparse"):
-            ptr = self.array(name, f"indptr{n}", s, count + 1)
-            if lv.kind == "dense":
-                total = self.rule(f"{name}_c{n}", name if s.values else ptr.name, 0)
-                return Axis(label, "dense", "variable", None, parent, ptr), total
-            total = self.rule(f"{name}_c{n}", f"{name}_indices{n}", 0)
-            idx = self.array(name, f"indices{n}", s, total)
-            return Axis(label, "sparse", "variable", None, parent, ptr, idx, lv.padded), total
-        if n == 0 and lv.kind == "sparse":
-            total = self.rule(f"{name}_c{n}", f"{name}_indices{n}", 0)
-            return Axis(
-                label,
-                "sparse",
-                "fixed",
-                total,
-                None,
-                None,
-                self.array(name, f"indices{n}", s, total),
-            ), total
-        length: Expr = Const(lv.length, "i64") if lv.length is not None else size
-        if lv.length is None and scale > 1:
-            length = (size + (scale - 1)) // scale
-        total = length if parent is None else count * length
-        if lv.kind == "dense":
-            return Axis(label, "dense", "fixed", length, parent), total
-        if lv.kind == "bitmap":
-            mask = Buffer(f"{name}_mask{n}", "u8", (total,), "index")
-            return Axis(label, "sparse", "fixed", length, parent, mask=mask), total
-        idx = self.array(name, f"indices{n}", s, length if lv.shared else total)
-        made = Axis(label, "sparse", "fixed", length, parent, None, idx, lv.padded, lv.shared)
-        return made, total
-
     def label(self, name: str, dim: int) -> str:
         ix = self.index_at(name, dim)
         return ix.name if ix is not None else f"{name}{dim}"
 
     def array(self, name: str, what: str, s: Spec, length: Expr) -> Buffer:
         return Buffer(f"{name}_{what}", s.index, (length,), "index")
-
-    def compressed(self, name: str, s: Spec, shape: list[Expr], outer: int) -> Any:
-        """csr (outer = 0) and csc (outer = 1)"""
-        n = self.rule(self.dim_name(name, outer), f"{name}_indptr", 0, -1)
-        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
-        a = Axis(self.label(name, outer), "dense", "fixed", n)
-        ptr, idx = self.array(name, "indptr", s, n + 1), self.array(name, "indices", s, nnz)
-        b = Axis(self.label(name, 1 - outer), "sparse", "variable", None, a, ptr, idx)
-        coords = (((a, 1),), ((b, 1),)) if outer == 0 else (((b, 1),), ((a, 1),))
-        return (a, b), coords, nnz
-
-    def entries(self, name: str, s: Spec, shape: list[Expr]) -> Any:
-        """coo: a position axis with row coordinates, and one column each"""
-        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
-        rows, cols = self.array(name, "rows", s, nnz), self.array(name, "indices", s, nnz)
-        a = Axis(self.label(name, 0), "sparse", "fixed", nnz, None, None, rows)
-        b = Axis(self.label(name, 1), "sparse", "fixed", Const(1, "i64"), a, None, cols)
-        return (a, b), (((a, 1),), ((b, 1),)), nnz
-
-    def blocked(self, name: str, s: Spec, shape: list[Expr], outer: int) -> Any:
-        """bsr and block masks (outer = 0), and the same by block columns (outer = 1)"""
-        n = self.rule(f"{name}_block_rows", f"{name}_indptr", 0, -1)
-        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
-        i, j = self.label(name, 0), self.label(name, 1)
-        labels = (i, j) if outer == 0 else (j, i)
-        first = Axis(f"{labels[0]}_b", "dense", "fixed", n)
-        ptr, idx = self.array(name, "indptr", s, n + 1), self.array(name, "indices", s, nnz)
-        second = Axis(f"{labels[1]}_b", "sparse", "variable", None, first, ptr, idx)
-        b0, b1 = s.block
-        ii = Axis(f"{i}_in", "dense", "fixed", Const(b0, "i64"))
-        jj = Axis(f"{j}_in", "dense", "fixed", Const(b1, "i64"))
-        row, col = (first, second) if outer == 0 else (second, first)
-        return (first, second, ii, jj), (((row, b0), (ii, 1)), ((col, b1), (jj, 1))), nnz
-
-    def block_entries(self, name: str, s: Spec, shape: list[Expr]) -> Any:
-        """bcoo: single blocks, with the row and the column of each"""
-        nnz = self.rule(f"{name}_nnz", f"{name}_indices", 0)
-        rows, cols = self.array(name, "rows", s, nnz), self.array(name, "indices", s, nnz)
-        i, j = self.label(name, 0), self.label(name, 1)
-        a = Axis(f"{i}_b", "sparse", "fixed", nnz, None, None, rows)
-        b = Axis(f"{j}_b", "sparse", "fixed", Const(1, "i64"), a, None, cols)
-        b0, b1 = s.block
-        ii = Axis(f"{i}_in", "dense", "fixed", Const(b0, "i64"))
-        jj = Axis(f"{j}_in", "dense", "fixed", Const(b1, "i64"))
-        return (a, b, ii, jj), (((a, b0), (ii, 1)), ((b, b1), (jj, 1))), nnz
-
-    def variable(self, name: str, s: Spec, shape: list[Expr]) -> Any:
-        """ragged: rows of their own length, coordinates counted from the start of the row"""
-        n = self.rule(self.dim_name(name, 0), f"{name}_indptr", 0, -1)
-        total = self.rule(f"{name}_nnz", name, 0)
-        a = Axis(self.label(name, 0), "dense", "fixed", n)
-        ptr = self.array(name, "indptr", s, n + 1)
-        b = Axis(self.label(name, 1), "dense", "variable", None, a, ptr)
-        return (a, b), (((a, 1),), ((b, 1),)), total
 
     # --- statements and outputs -------------------------------------------------------------------
 
@@ -486,17 +341,6 @@ def factors(e: Expr) -> list[Expr]:
     return [*factors(e.a), *factors(e.b)] if from_bin else [e]  # type: ignore[attr-defined]
 
 
-def stored_dims(format: str) -> int:
-    """How many dimensions a format stores."""
-    return 2 if format in _TREES else 1 + max(lv.dim for lv in layout(format).levels)
-
-
-def inner_lengths(path: Sequence[Axis]) -> list[Expr]:
-    """The lengths of the dense axes inside the stored entries: the sides of a block."""
-    last = max(n for n, ax in enumerate(path) if stored_axis(ax))
-    return [ax.length for ax in path[last + 1 :] if ax.length is not None]
-
-
 def rebind(m: Monoid, d: str) -> Monoid:
     """The same built-in monoid over another accumulator dtype."""
     return monoids(d).get(m.name, m)
@@ -505,14 +349,3 @@ def rebind(m: Monoid, d: str) -> Monoid:
 def buffers_of_tensor(t: Tensor) -> list[Buffer]:
     made = [b for ax in t.axes for b in ax.arrays]
     return made + [b for b in (t.perm, t.values) if b is not None]
-
-
-_TREES: dict[str, Any] = {
-    "csr": lambda self, name, s, shape: self.compressed(name, s, shape, 0),
-    "csc": lambda self, name, s, shape: self.compressed(name, s, shape, 1),
-    "coo": _Bind.entries,
-    "bsr": lambda self, name, s, shape: self.blocked(name, s, shape, 0),
-    "bsc": lambda self, name, s, shape: self.blocked(name, s, shape, 1),
-    "bcoo": _Bind.block_entries,
-    "ragged": _Bind.variable,
-}

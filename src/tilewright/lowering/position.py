@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
@@ -57,9 +58,9 @@ def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
         for ax in t.axes:
             for b in ax.arrays:
                 seen.setdefault(b)
-        for b in (t.perm, t.values):
-            if b is not None:
-                seen.setdefault(b)
+        for held_ in (t.perm, t.values):
+            if held_ is not None:
+                seen.setdefault(held_)
     return tuple(seen)
 
 
@@ -372,7 +373,7 @@ class _Lower:
             case Reduce():
                 return self.reduce(e, env, block)
             case Stored(access, d):
-                inner = access.a if isinstance(access, Cast) else access
+                inner: Any = access.a if isinstance(access, Cast) else access
                 if not inner.buffer.sparse or self.stands(inner, env):
                     return Const(1.0, d)
                 return self.looked_up(inner, env, block, d, lambda _: Const(1.0, d))

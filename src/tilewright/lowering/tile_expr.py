@@ -272,8 +272,10 @@ class Tiler:
         lanes = self.sort(v for t in parts_ for v in t.lanes)
         mask = self.mask(lanes)
         first, last, want = (self.spread_to(t, lanes) for t in parts_)
-        left = self.emit("left", "i64", first, lanes).e
-        span = self.emit("span", "i64", Bin("-", last, first), lanes).e
+        left, span = (self.fresh(n, "i64") for n in ("left", "span"))
+        self.types |= dict.fromkeys((left, span), tuple(v.name for v in lanes))
+        self.push(tile.Set(left, first))
+        self.push(tile.Set(span, Bin("-", last, first)))
         longest: Expr = span if mask is None else Select(mask, span, _zero("i64"))
         for axis in reversed(range(len(lanes))):
             longest = tile.Reduce("max", longest, axis)
