@@ -14,6 +14,8 @@ A dimension's coordinate is a sum of axis coordinates times constants (`coords`)
 Meaning: a reduction over an index that addresses a sparse tensor runs over that tensor's stored entries;
 over any other index, over its whole range. Nothing stored: the monoid's identity, finalised.
 
+Its text (all forms: ir/text/program.py):
+
     y[i, f] = sum(j, a[i, j] * x[j, f])
 """
 
