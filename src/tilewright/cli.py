@@ -4,6 +4,7 @@ tilewright demo [--out DIR]      what the package does, in a minute
 tilewright bench SUITE ...       measurements; `tilewright bench --help`
 tilewright env                   versions, back ends, cache folder, knobs
 tilewright code NAME             every stage of an operator on a small example
+tilewright resume FILE           the stages that follow the one in a file, which may be edited
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright import bench
-from tilewright.support.errors import TilewrightError
-from tilewright.view import demo, environment, samples
+from tilewright import bench, driver
+from tilewright.support.errors import TilewrightError, error
+from tilewright.view import demo, environment, samples, stages
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,6 +33,14 @@ def parser() -> argparse.ArgumentParser:
     code.add_argument(
         "--beside", nargs=2, metavar=("LEFT", "RIGHT"), help="two stages side by side"
     )
+    resumed = commands.add_parser(
+        "resume", help="the stages that follow the one in a file of TILEWRIGHT_DUMP"
+    )
+    resumed.add_argument("file", type=Path)
+    resumed.add_argument("--backend", choices=("c", "triton"), default="c")
+    resumed.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=N", help="setting of the schedule: rows=8"
+    )
     commands.add_parser("bench", help="measurements beside peers", add_help=False)
     return made
 
@@ -45,8 +54,25 @@ def run(argv: Sequence[str]) -> int:
     if args.command == "env":
         print(environment.describe())
         return 0
+    if args.command == "resume":
+        if not args.file.is_file():
+            expected = "a file of the folder TILEWRIGHT_DUMP"
+            raise error("argument", where="resume", name="FILE", got=args.file, expected=expected)
+        print(stages.sections(driver.texts(args.file, args.backend, setting_of(args.set))))
+        return 0
     print(samples.code(args.name, args.beside))
     return 0
+
+
+def setting_of(said: Sequence[str]) -> dict[str, int]:
+    """rows=8 width=32 -> {"rows": 8, "width": 32}"""
+    made = {}
+    for word in said:
+        name, _, number = word.partition("=")
+        if not (name and number.isdecimal()):
+            raise error("argument", where="--set", name="--set", got=word, expected="NAME=N")
+        made[name] = int(number)
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:

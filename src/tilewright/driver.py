@@ -2,7 +2,10 @@
 
     coord -> position -> flat -> schedule -> (tile -> Triton | C) -> build
 
-Each step is named, timed and kept as text; TILEWRIGHT_DUMP=folder writes them all.
+Each step is named, timed and kept as text; TILEWRIGHT_DUMP=folder writes them all. A compilation may begin
+at any stage: `resume` goes on from the text of one, as it was written or edited.
+
+    resume(Path("dump/001_spmm_sum/04_scheduled.py")).launch(...)
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tilewright.analysis.domain import compares
 from tilewright.codegen import c, triton
-from tilewright.ir import coord, flat, tile
+from tilewright.ir import coord, flat, loops, tile
 from tilewright.ir.expr import Const, Expr, Var
-from tilewright.ir.monoid import fold_constants
-from tilewright.ir.node import substitute
+from tilewright.ir.monoid import Monoid, fold_constants
+from tilewright.ir.node import substitute, walk
+from tilewright.ir.parse import parse
 from tilewright.ir.text import text
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
@@ -32,6 +37,8 @@ from tilewright.schedule.default_triton import schedule_triton
 from tilewright.schedule.options import COptions, Setting, TritonOptions
 from tilewright.support import knobs
 
+Nest = coord.Program | loops.Program | flat.Program
+Numbers = Mapping[str, int]
 _NUMBER = itertools.count(1)
 
 
@@ -54,7 +61,8 @@ class _Log:
             where = where / f"{next(_NUMBER):03d}_{self.name}"
             where.mkdir(parents=True, exist_ok=True)
             for n, (stage, made) in enumerate(self.stages.items(), 1):
-                (where / f"{n:02d}_{stage}.{EXTENSION[stage]}").write_text(made + "\n")
+                kind = "c" if stage == "c" else "py"
+                (where / f"{n:02d}_{stage}.{kind}").write_text(made + "\n")
         if knobs.show():
             print(f"tilewright: {self.name} in {seconds:.3f} s")
             if knobs.show() > 1:
@@ -62,43 +70,42 @@ class _Log:
         return seconds
 
 
-EXTENSION = {
-    "coord": "coord",
-    "loops": "loops",
-    "flat": "flat",
-    "scheduled": "flat",
-    "tile": "tile",
-    "triton": "py",
-    "c": "c",
-}
-
-
-def lower(
-    p: coord.Program, log: _Log, divisors: Mapping[str, int], known: Mapping[str, Expr]
-) -> flat.Program:
-    """Stage I -> stage III, unscheduled; `known` sizes are replaced (by numbers, by narrower variables)."""
-    log.keep("coord", p)
-    positions = log.keep("loops", lower_to_position(p, divisors))
-    made = lower_to_flat(positions, divisors)
+def lower(p: Nest, log: _Log, divisors: Numbers, known: Mapping[str, Expr]) -> flat.Program:
+    """Stage I or II -> stage III; `known` sizes are replaced (by numbers, by narrower variables)."""
+    done = _scheduled(p)
+    if isinstance(p, coord.Program):
+        p = lower_to_position(log.keep("coord", p), divisors)
+    if isinstance(p, loops.Program):
+        p = lower_to_flat(log.keep("loops", p), divisors)
+    made = p
     table = {v: known[v.name] for v in made.sizes if v.name in known}
     sizes = tuple(n if isinstance(n := table.get(v, v), Var) else v for v in made.sizes)
     facts = tuple((n if isinstance(n := table.get(v, v), Var) else v, d) for v, d in made.divisors)
     made = replace(made, body=substitute(made.body, table), sizes=sizes, divisors=facts)
-    log.keep("flat", made)
-    return made
+    return made if done else log.keep("flat", made)
+
+
+def _scheduled(p: Nest) -> bool:
+    """Whether a compilation begins after the schedule: lowering makes serial loops only."""
+    kinds = {s.kind for s in walk(p.body) if isinstance(s, flat.Loop)}
+    return isinstance(p, flat.Program) and bool(kinds - {"serial"})
 
 
 def to_tile(
-    p: coord.Program,
+    p: Nest | tile.Program,
     setting: Setting,
-    divisors: Mapping[str, int],
+    divisors: Numbers,
     known: Mapping[str, Expr],
     log: _Log | None = None,
 ) -> tile.Program:
-    """Stage I -> tile form, with the default schedule of a setting."""
+    """Any stage -> tile form, with the default schedule of a setting."""
     log = log or _Log(p.name)
+    if isinstance(p, tile.Program):
+        log.keep("tile", p)
+        return p
     narrow = {n: v for n, v in known.items() if isinstance(v, Var)}
-    scheduled = schedule_triton(lower(p, log, divisors, narrow), setting)
+    lowered = lower(p, log, divisors, narrow)
+    scheduled = lowered if _scheduled(p) else schedule_triton(lowered, setting)
     exact = {v: known[v.name] for v in scheduled.sizes if isinstance(known.get(v.name), Const)}
     scheduled = replace(scheduled, body=fold_constants(substitute(scheduled.body, exact)))
     log.keep("scheduled", scheduled)
@@ -107,15 +114,15 @@ def to_tile(
 
 
 def compile_triton(
-    p: coord.Program,
+    p: Nest | tile.Program,
     setting: Setting,
-    divisors: Mapping[str, int],
+    divisors: Numbers,
     known: Mapping[str, Expr] | None = None,
     aligned: bool = True,
     target: Any = None,
     options: TritonOptions | None = None,
 ) -> Kernel:
-    """Stage I -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built.
+    """Any stage -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built.
 
     divisors: facts about sizes; known: sizes that are constants of this kernel, or 32-bit variables.
     """
@@ -145,15 +152,18 @@ def compile_triton(
     return made
 
 
-def compile_c(
-    p: coord.Program, exact: Mapping[str, int], options: COptions | None = None
-) -> Kernel:
-    """Stage I -> C, with some sizes known exactly."""
+def to_c(p: Nest, exact: Numbers, options: COptions, log: _Log) -> tuple[flat.Program, str]:
+    """Stage I, II or III -> scheduled stage III and its C text, with some sizes known exactly."""
+    f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
+    f = log.keep("scheduled", f if _scheduled(p) else schedule_c(f, options))
+    return f, log.keep("c", c.emit_c(f, options.chunk))
+
+
+def compile_c(p: Nest, exact: Numbers, options: COptions | None = None) -> Kernel:
+    """Stage I, II or III -> a C kernel."""
     log = _Log(p.name)
     options = options or COptions()
-    f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
-    f = log.keep("scheduled", schedule_c(f, options))
-    source = log.keep("c", c.emit_c(f, options.chunk))
+    f, source = to_c(p, exact, options, log)
     fn = build_c.build(source, f.name, options.fuse and not compares(p))
     call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
     return _kernel(f, "c", log, call, {"width": options.width})
@@ -166,6 +176,45 @@ def compile_slow(p: coord.Program) -> Kernel:
     flat_ = log.keep("flat", lower_to_flat(positions))
     log.keep("c", "// no C compiler: stage II is interpreted")
     return _kernel(flat_, "c", log, kernel.slow_caller(positions), {})
+
+
+def resume(
+    source: str | Path,
+    backend: str = "c",
+    exact: Numbers | None = None,
+    setting: Setting | None = None,
+    divisors: Numbers | None = None,
+    options: COptions | None = None,
+    monoids: Mapping[str, Monoid] | None = None,
+) -> Kernel:
+    """The text of any stage (or its file) -> a kernel.
+
+    What the stage has not fixed yet is given here: exact sizes, the setting and divisors of a Triton kernel or
+    the options of a C one, monoids that are not built in. Tile form always goes on to Triton.
+    """
+    p = read(source, monoids)
+    if isinstance(p, tile.Program) or backend == "triton":
+        known: dict[str, Expr] = {n: Const(v, "i64") for n, v in (exact or {}).items()}
+        return compile_triton(p, setting or {}, divisors or {}, known)
+    return compile_c(p, exact or {}, options)
+
+
+def read(source: str | Path, monoids: Mapping[str, Monoid] | None = None) -> Nest | tile.Program:
+    """A stage from its text or its file."""
+    if isinstance(source, Path):
+        return parse(source.read_text(), monoids, str(source))
+    return parse(source, monoids)
+
+
+def texts(source: str | Path, backend: str = "c", setting: Setting | None = None) -> dict[str, str]:
+    """The text of any stage -> those of the stages from there on, by name; nothing is built."""
+    p = read(source)
+    log = _Log(p.name)
+    if isinstance(p, tile.Program) or backend == "triton":
+        log.keep("triton", triton.emit_triton(to_tile(p, setting or {}, {}, {}, log)))
+    else:
+        to_c(p, {}, COptions(), log)
+    return log.stages
 
 
 def _kernel(
@@ -183,7 +232,7 @@ def _kernel(
     )
 
 
-def _is_even(name: str, kind: str, divisors: Mapping[str, int], aligned: bool) -> bool:
+def _is_even(name: str, kind: str, divisors: Numbers, aligned: bool) -> bool:
     """Whether a parameter may be promised to Triton as a multiple of 16."""
     return aligned if kind.startswith("*") else divisors.get(name, 1) % 16 == 0
 

@@ -120,6 +120,18 @@ def through_an_index(m: pytest.MonkeyPatch, p: Path) -> None:
     pick(x, torch.tensor([0, 0])).sum().backward()
 
 
+@raises("parse")
+def text_of_nothing(m: pytest.MonkeyPatch, p: Path) -> None:
+    """By hand: a stage's file that was edited and says nothing any more."""
+    from tilewright.driver import resume
+
+    edited = p / "03_flat.py"
+    edited.write_text(
+        "@flat\ndef f(y: out[f32[n]], n):\n    for i in rows(n):\n        y[i] = 1.0\n"
+    )
+    resume(edited)
+
+
 # --- schedules and machines -------------------------------------------------------------------------
 
 

@@ -141,10 +141,10 @@ def test_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder,) = tmp_path.iterdir()
     names = sorted(f.name for f in folder.iterdir())
     assert names == [
-        "01_coord.coord",
-        "02_loops.loops",
-        "03_flat.flat",
-        "04_scheduled.flat",
+        "01_coord.py",
+        "02_loops.py",
+        "03_flat.py",
+        "04_scheduled.py",
         "05_c.c",
     ]
     assert all(f.read_text().strip() for f in folder.iterdir())
@@ -161,10 +161,10 @@ def test_dump_of_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (folder,) = tmp_path.iterdir()
     stages = [f.name[3:] for f in sorted(folder.iterdir())]
     assert stages == [
-        "coord.coord",
-        "loops.loops",
-        "flat.flat",
-        "scheduled.flat",
-        "tile.tile",
+        "coord.py",
+        "loops.py",
+        "flat.py",
+        "scheduled.py",
+        "tile.py",
         "triton.py",
     ]

@@ -32,7 +32,7 @@ def test_helpers_of_c_are_left_out() -> None:
 def test_two_stages_stand_beside_each_other(kernel: Kernel) -> None:
     lines = stages.beside(kernel, "flat", "scheduled", width=121).splitlines()
     assert all(len(line) <= 121 for line in lines)
-    assert any("serial i in" in line and "grid i in" in line for line in lines)
+    assert any("for i in serial" in line and "for i in grid" in line for line in lines)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the stages of C")

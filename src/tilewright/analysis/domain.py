@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.ir import coord
+from tilewright.ir import coord, flat, loops, stmt, tile
 from tilewright.ir.coord import Index, Tensor
 from tilewright.ir.drive import lead
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
@@ -75,14 +75,14 @@ def size_of(ix: Index, sizes: dict[Index, Expr]) -> Expr:
     return sizes[ix]
 
 
-def compares(p: coord.Program) -> bool:
+def compares(p: coord.Program | loops.Program | flat.Program | tile.Program) -> bool:
     """Whether values are found again by comparing them (the reverse of max and min): no product may then be
     fused with a sum in one kernel and not in another."""
     return any(_compares(s) for s in p.body)
 
 
 def _compares(n: Node) -> bool:
-    if isinstance(n, coord.Reduce) and n.monoid.name in ("max", "min"):
+    if isinstance(n, coord.Reduce | stmt.Fold) and n.monoid.name in ("max", "min"):
         return True
     if isinstance(n, Bin) and n.op == "==" and dtype_of(n.a) in FLOATS:
         return True

@@ -15,6 +15,8 @@ Meaning: a reduction over an index that addresses a sparse tensor runs over that
 over any other index, over its whole range. Nothing stored: the monoid's identity, finalised. Where several
 structures meet, `ir.drive` says which one is followed; the others are looked up, and absent means 0.
 
+Its text (all forms: ir/text/program.py):
+
     y[i, f] = sum(j, a[i, j] * x[j, f])
 """
 

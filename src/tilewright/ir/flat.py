@@ -12,12 +12,14 @@ Values are arrays over the lanes they depend on; statements act on all lanes at 
 that its arguments depend on, less those opened (or opened again) after its Init: they are folded away.
 `divisors` are facts about sizes (the width class): {n_f: 16} lets a split by 16 drop its guard.
 
-    grid i in 0:n_i
-      lane f in 0:32
-        init acc: sum
-        serial p in a_indptr[i]:a_indptr[i + 1]
-          fold acc: sum(a[p] * x[a_indices[p] * n_f + f])
-        store y[i * n_f + f] = acc
+Its text (all forms: ir/text/stmt.py):
+
+    for i in grid(n_i):
+        for f in lane(32):
+            acc = init(sum)
+            for p in serial(a_indptr[i], a_indptr[i + 1]):
+                acc = fold(sum, acc, a[p] * x[a_indices[p] * n_f + f])
+            y[i * n_f + f] = acc
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tilewright.ir.stmt import Stmt
 
 @node
 class Loop(Stmt):
-    """kind var in lo:hi"""
+    """for var in kind(lo, hi)"""
 
     var: Var
     lo: Expr

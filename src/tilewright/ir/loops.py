@@ -5,9 +5,11 @@ stmt    := For(var, lo, hi, body) | statements of ir/stmt.py
 expr    := shared expressions, loads by position (one index for each dimension of the buffer)
          | Lookup(buffer, lo, hi, key)    position of key in a sorted range, or -1
 
-for i in 0:n_i
-  for p in a_indptr[i]:a_indptr[i + 1]
-    let j = a_indices[p]
+Its text (all forms: ir/text/stmt.py):
+
+for i in range(n_i):
+    for p in range(a_indptr[i], a_indptr[i + 1]):
+        j = a_indices[p]
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tilewright.ir.stmt import Stmt
 
 @node
 class For(Stmt):
-    """for var in lo:hi"""
+    """for var in range(lo, hi)"""
 
     var: Var
     lo: Expr

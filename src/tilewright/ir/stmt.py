@@ -67,7 +67,7 @@ class Store(Stmt):
 
 @node
 class Guard(Stmt):
-    """where cond: body"""
+    """with where(cond): body"""
 
     cond: Expr
     body: tuple[Stmt, ...]

@@ -12,7 +12,9 @@
 A variable set before a For and set again inside it is carried by the loop. `offsets` are added to the
 pointer one after the other, so that an address stays (base + row part) + column part.
 
-    acc = acc + v[:, None] * load(x + c[:, None] * n_f + f[None, :])
+Its text (all forms: ir/text/expr.py and ir/text/stmt.py):
+
+    acc = acc + v[:, None] * load(x + c[:, None] * n_f + f[None, :], mask=m, fill=0.0)
 """
 
 from __future__ import annotations
@@ -136,7 +138,7 @@ class Set(Stmt):
 
 @node
 class For(Stmt):
-    """for var in lo:hi:step"""
+    """for var in range(lo, hi, step)"""
 
     var: Var
     lo: Expr
@@ -147,7 +149,7 @@ class For(Stmt):
 
 @node
 class Unroll(Stmt):
-    """for var in 0:count, copied out"""
+    """for var in unroll(count): copied out"""
 
     var: Var
     count: int

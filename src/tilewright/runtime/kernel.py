@@ -49,7 +49,8 @@ class Kernel:
 
     def __str__(self) -> str:
         head = f"kernel {self.name} ({self.backend}), {self.setting}"
-        return f"{head}\n\n{self.stages['flat']}\n\n{self.text}"
+        first = self.stages.get("flat") or next(iter(self.stages.values()))
+        return f"{head}\n\n{first}\n\n{self.text}"
 
 
 def python_of(e: Expr, names: Sequence[str]) -> Callable[..., int]:

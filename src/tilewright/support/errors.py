@@ -50,6 +50,13 @@ class Entry:
 
 
 CATALOGUE: dict[str, Entry] = {
+    # texts of stages
+    "parse": Entry(
+        LanguageError,
+        "the text of a stage cannot be read: {got}",
+        "{expected}",
+        "compare the line with a printed one: `tilewright code spmm`, or the folder of TILEWRIGHT_DUMP",
+    ),
     # tensors and structures
     "shape": Entry(
         FormatError, "{name} has shape {got}", "{expected}", "pass a tensor of the expected shape"

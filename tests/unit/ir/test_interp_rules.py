@@ -47,7 +47,7 @@ def flat_y(*body: stmt.Stmt, n: int = 5, **more: object) -> np.ndarray:
 
 
 def test_a_read_outside_names_its_statement() -> None:
-    with pytest.raises(IndexError, match=r"x\[5\] is outside 5 in: x\[i \+ 1\] of store y\[i\]"):
+    with pytest.raises(IndexError, match=r"x\[5\] is outside 5 in: x\[i \+ 1\] of y\[i\] = "):
         flat_y(grid(I, N, store(Y, I, load(X, I + 1))))
 
 

@@ -1,0 +1,157 @@
+"""Stage I from text; `ir/text/program.py` tells its forms.
+
+In: Python's syntax tree. Out: axes, tensors and statements. A name that is neither a size nor a scalar is an index.
+
+    CoordReader(...).stmt(tree of "y[i] = sum(j, a[i, j])")  ->  Assign((y[i],), (Reduce(sum, (j,), ...),))
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.ir import coord
+from tilewright.ir.coord import Axis, Index, Tensor
+from tilewright.ir.expr import Buffer, Expr, Load
+from tilewright.ir.parse.expr import Reader
+from tilewright.ir.parse.types import TypeReader
+from tilewright.ir.text.program import usual_coords
+
+AXIS = ("under", "indptr", "indices", "extent", "name")
+METHODS = ("on", "at", "stored", "strides", "values", "perm")
+
+
+class CoordReader(TypeReader, Reader):
+    """`arrays` are index arrays and odd values; `buffers` are tensors."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.axes: dict[str, Axis] = {}
+        self.arrays: dict[str, Buffer] = {}
+        self.indices: dict[str, Index] = {}
+
+    def unknown(self, n: ast.Name) -> Expr:
+        return self.index(n)
+
+    def index(self, n: Any) -> Index:
+        name = self.word(n, "an index")
+        return self.indices.setdefault(name, Index(name))
+
+    # --- where things are stored ------------------------------------------------------------------
+
+    def declare(self, s: ast.stmt) -> bool:
+        """Arrays and axes; False for a statement."""
+        match s:
+            case ast.AnnAssign(ast.Name(name), told, None):
+                if not isinstance(told, ast.Name):
+                    self.arrays[name] = self.typed_buffer(name, told)
+                return True
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("dense" | "sparse")) as call):
+                self.axes[name] = self.axis(name, call)
+                return True
+        return False
+
+    def axis(self, name: str, n: ast.Call) -> Axis:
+        keys = {k.arg: k.value for k in n.keywords}
+        if len(n.args) > 1 or not set(keys) <= set(AXIS):
+            self.fail(n, f"`{ast.unparse(n)}` has other arguments", f"a length, {', '.join(AXIS)}")
+        length = self.size(n.args[0]) if n.args else None
+        parent = self.known(self.axes, keys["under"], "axis") if "under" in keys else None
+        ptr, idx = (
+            self.known(self.arrays, keys[k], "array") if k in keys else None
+            for k in ("indptr", "indices")
+        )
+        extent = "fixed" if ptr is None else "variable"
+        if "extent" in keys:
+            extent = self.word(keys["extent"], "fixed or variable")
+        if "name" in keys:
+            name = ast.literal_eval(keys["name"])
+        assert isinstance(n.func, ast.Name)
+        return Axis(name, n.func.id, extent, length, parent, ptr, idx)
+
+    def known(self, table: dict[str, Any], n: ast.expr, what: str) -> Any:
+        name = self.word(n, f"the name of an {what}")
+        if name not in table:
+            self.fail(n, f"there is no {what} {name}", f"one of {', '.join(table)}")
+        return table[name]
+
+    def tensor(self, name: str, told: ast.expr) -> Tensor:
+        role, dtype, shape, calls = self.typed(told)
+        for method, n in calls.items():
+            if method not in METHODS:
+                self.fail(n, f".{method}(...) is not known here", ", ".join(METHODS))
+        given = {m: n.args for m, n in calls.items()}
+        axes = tuple(self.known(self.axes, n, "axis") for n in given.get("on", ()))
+        coords = usual_coords(axes)
+        if "at" in given:
+            coords = tuple(tuple(self.sum_of(n)) for n in given["at"])
+        strides = tuple(map(self.size, given["strides"])) if "strides" in given else None
+        values = None
+        if "values" in given:
+            (held_by,) = given["values"]
+            none = isinstance(held_by, ast.Constant)
+            values = None if none else self.known(self.arrays, held_by, "array")
+        elif "stored" in given or not axes:
+            held = tuple(map(self.size, given["stored"])) if "stored" in given else shape
+            values = Buffer(name, dtype, held, role, strides)
+        perm = self.known(self.arrays, given["perm"][0], "array") if "perm" in given else None
+        return Tensor(name, dtype, shape, role, axes, coords, values, perm)
+
+    def sum_of(self, n: Any) -> list[tuple[Axis, int]]:
+        """i_b * 4 + i_in"""
+        match n:
+            case ast.Constant(0):
+                return []
+            case ast.BinOp(a, ast.Add(), b):
+                return [*self.sum_of(a), *self.sum_of(b)]
+            case ast.BinOp(a, ast.Mult(), b):
+                return [(self.known(self.axes, a, "axis"), self.whole(b))]
+        return [(self.known(self.axes, n, "axis"), 1)]
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def special(self, n: ast.Call) -> Expr | None:
+        match n:
+            case ast.Call(ast.Name("stored"), [access, *d]):
+                load = self.expr(access)
+                if not isinstance(load, Load):
+                    self.fail(n, f"`{ast.unparse(access)}` is not an access", "stored(a[i, j])")
+                return coord.Stored(load, *map(self.dtype, d))
+            case ast.Call(m, [over, *args]) if self.has_monoid(m) and not n.keywords:
+                found = tuple(self.index(v) for v in self.several(over))
+                return coord.Reduce(self.monoid(m), found, self.many(args))
+        return None
+
+    def subscript(self, n: ast.Subscript) -> Expr:
+        """a[i, j], or the second result of a reduction: softmax_sum(j, s, v)[1]"""
+        if not isinstance(n.value, ast.Call):
+            return super().subscript(n)
+        made = self.expr(n.value)
+        if not isinstance(made, coord.Reduce):
+            self.fail(n, f"`{ast.unparse(n.value)}` is not a reduction", "sum(j, ...)[part]")
+        return coord.Reduce(made.monoid, made.over, made.args, self.whole(n.slice))
+
+    def body(self, lines: Sequence[ast.stmt]) -> tuple[coord.Stmt, ...]:
+        return tuple(self.stmt(s) for s in lines if not isinstance(s, ast.Pass))
+
+    def stmt(self, s: ast.stmt) -> coord.Stmt:
+        match s:
+            case ast.Assign([target], value):
+                targets = [self.target(t) for t in self.several(target)]
+                values = self.several(value) if isinstance(target, ast.Tuple) else [value]
+                if len(values) != len(targets):
+                    self.fail(s, f"{len(values)} values", f"{len(targets)}, one for each target")
+                return coord.Assign(tuple(targets), self.many(values))
+            case ast.Expr(ast.Call(ast.Name("append")) as call):
+                into, count, value, *lists, where = self.args(call, 3, "group", "over", "where")
+                group, over = (tuple(map(self.index, self.several(n))) for n in lists)
+                held, counter = self.buffer(into), self.buffer(count)
+                return coord.Append(held, counter, group, over, self.expr(where), self.expr(value))
+        self.fail(s, "this is not a statement of stage I", "y[i, f] = value, or append(...)")
+
+    def target(self, n: ast.expr) -> Load:
+        made = self.expr(n) if isinstance(n, ast.Subscript) else None
+        if not isinstance(made, Load):
+            self.fail(n, f"`{ast.unparse(n)}` cannot be assigned", "y[i, f] = value")
+        return made
