@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
-from tilewright.ir.coord import Index
+from tilewright.ir.coord import Index, Stmt
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
-from tilewright.language.trace import Traced, trace
+from tilewright.language.trace import Traced, source_of, trace
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.entry import entry
@@ -31,7 +31,9 @@ from tilewright.ops.library import run
 from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.ops.sparse import as_sparse, bundle, prepare_at_second_use, rows_first
-from tilewright.support.errors import error
+from tilewright.support.errors import TilewrightError, error
+from tilewright.support.names import plain
+from tilewright.support.places import located, public
 
 
 class Program:
@@ -46,8 +48,18 @@ class Program:
         self.key = f"{fn.__module__}.{fn.__qualname__}#{len(_PROGRAMS)}"
         _PROGRAMS[self.key] = self
 
+    @public
     def __call__(self, *inputs: Any) -> Any:
         """The outputs, in the order of the parameters: dense tensors, or SparseTensors on an input's structure."""
+        name, given, floats = self.inputs(*inputs)
+        try:
+            return call(name, given, list(floats.values()))
+        except TilewrightError as why:
+            self.relocate(why, tuple(floats))
+            raise
+
+    def inputs(self, *inputs: Any) -> tuple[str, dict[str, Any], dict[str, float]]:
+        """The program's registered name, its tensors by name and its scalars by name."""
         scalars = tuple(
             n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float)
         )
@@ -61,8 +73,16 @@ class Program:
                 got=len(inputs),
                 expected=f"{len(needed) + len(scalars)}: {', '.join(needed + scalars)}",
             )
-        floats = [float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars]
-        return call(name, dict(zip(needed, given, strict=True)), floats)
+        floats = {n: float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars}
+        return name, dict(zip(needed, given, strict=True)), floats
+
+    def relocate(self, why: TilewrightError, scalars: tuple[str, ...]) -> None:
+        """Another program with the same statements may have been bound first: the place is this one's."""
+        if why.vague:
+            why.where = f"{self.__name__}({', '.join(self.params)})"
+        for s in self.traced[scalars].body:
+            if why.marked and why.statement == str(s):
+                why.place = source_of(s)
 
     def trace(self, scalars: tuple[str, ...] = ()) -> Traced:
         """The program over references; traced once for each choice of scalar parameters."""
@@ -107,13 +127,28 @@ def program(fn: Callable[..., None]) -> Program:
 
 def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     """Run a registered program on tensors, sparse or dense."""
+    text, tensors, ints, lead = arguments(name, inputs)
+    outs = run(text, tensors, ints, floats)
+    device = tensors[0].device
+    made = _entry(text, backend_of(device), -1 if device.index is None else device.index)
+    wrapped = [
+        SparseTensor(lead.structure, o) if sparse and lead is not None else o
+        for o, sparse in zip(outs, made, strict=True)
+    ]
+    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def arguments(
+    name: str, inputs: dict[str, Any]
+) -> tuple[str, list[Tensor], list[int], SparseTensor | None]:
+    """What `run` takes, and the sparse input whose structure sparse outputs have."""
     args: list[Arg] = []
     tensors: list[Tensor] = []
     ints: list[int] = []
     lead: SparseTensor | None = None
     dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.layout == torch.strided]
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
-    where = f"{name}({', '.join(inputs)})"
+    where = title_of(name, tuple(inputs))
     for label, value in inputs.items():
         if isinstance(value, Tensor) and value.layout == torch.strided:
             args.append(dense_arg(label, value))
@@ -130,15 +165,7 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
         ints += sizes
     _check(args, tensors, where)
     _check_sizes(name, inputs, where)
-    text = program_text(name, tuple(args))
-    outs = run(text, tensors, ints, floats)
-    device = tensors[0].device
-    made = _entry(text, backend_of(device), -1 if device.index is None else device.index)
-    wrapped = [
-        SparseTensor(lead.structure, o) if sparse and lead is not None else o
-        for o, sparse in zip(outs, made, strict=True)
-    ]
-    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+    return program_text(name, tuple(args)), tensors, ints, lead
 
 
 def with_lists(
@@ -175,7 +202,27 @@ def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:
             a, b = (_extent(inputs[name], dim) for name, dim in (first, other))
             if a != b:
                 got = f"{a} in {first[0]} (dimension {first[1]}) and {b} in {other[0]} (dimension {other[1]})"
-                raise error("axis-size", where=where, name=axis, got=got)
+                why = error("axis-size", where=where, name=axis, got=got)
+                s = statement_with(program, axis, other[0])
+                raise located(why, source_of(s), s)
+
+
+def statement_with(program: str, axis: str, tensor: str) -> Stmt:
+    """The first statement in which an axis addresses a tensor."""
+    for s in TEMPLATES[program].traced.body:
+        for n in walk(s):
+            if isinstance(n, Load) and n.buffer.name == tensor:
+                if any(isinstance(ix, Index) and ix.name == axis for ix in n.indices):
+                    return s
+    return TEMPLATES[program].traced.body[0]
+
+
+def title_of(name: str, inputs: tuple[str, ...]) -> str:
+    """A call as users write it, without the program's mark; a constant to torch.compile."""
+    return f"{plain(name)}({', '.join(inputs)})"
+
+
+title_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _extent(value: Any, dim: int) -> int:
