@@ -82,6 +82,11 @@ def test_compile(a: tw.SparseTensor, x: torch.Tensor) -> None:
     assert_close(step(a, x), (DENSE @ x).relu())
 
 
+def test_explain(a: tw.SparseTensor, x: torch.Tensor) -> None:
+    told = str(tw.explain(tw.spmm, a, x))
+    assert "stage II" in told and "compulsory" in told
+
+
 def test_error(a: tw.SparseTensor) -> None:
     with pytest.raises(tw.TilewrightError, match="hint:"):
         tw.spmm(a, torch.randn(3, 3))

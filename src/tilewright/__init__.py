@@ -8,14 +8,13 @@ y = tw.spmm(A, x)
 from typing import Any
 
 from tilewright import ops
-from tilewright.formats.graph import graph
-from tilewright.formats.mask import block_mask
-from tilewright.formats.ragged import ragged
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as _functions
 from tilewright.language.trace import axes
 from tilewright.ops import attention, einsum, linear, program, sddmm, spmm, tune
+from tilewright.ops.doors import block_mask, graph, ragged
 from tilewright.support.errors import TilewrightError
+from tilewright.view.explain import explain
 
 __version__ = "0.1.0"
 
@@ -26,6 +25,7 @@ __all__ = [
     "axes",
     "block_mask",
     "einsum",
+    "explain",
     "graph",
     "linear",
     "ops",

@@ -112,6 +112,7 @@ class _Printer:
                 return [f"__builtin_prefetch({b.name} + {self.expr(at, 6)});"]
         raise error(
             "unsupported",
+            ir=s,
             name=type(s).__name__,
             got="it has no C form",
             expected="a schedule for the CPU",

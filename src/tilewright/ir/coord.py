@@ -131,6 +131,7 @@ class Append(Stmt):
     over: tuple[Index, ...]
     where: Expr
     value: Expr
+    source: str = ""
 
 
 @node

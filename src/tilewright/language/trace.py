@@ -13,6 +13,7 @@ Nothing here knows formats, dtypes or sizes: `formats.bind` adds them.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from tilewright.ir.expr import Expr, Load, Var, const
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import Node, named, parts, walk
 from tilewright.support.errors import error
+from tilewright.support.places import located
+from tilewright.support.source import place_of_code, statement_of
 
 
 @named
@@ -79,7 +82,8 @@ class Param:
     def __setitem__(self, at: Any, value: Any) -> None:
         target = self[at]
         self._trace.assigned.setdefault(self._ref.name)
-        self._trace.body.append(Assign((target,), (const(value),)))
+        where = statement_of(sys._getframe(1))
+        self._trace.body.append(Assign((target,), (const(value),), where))
 
     def dim(self, n: int) -> tuple[str, int]:
         """The size of a dimension, for `sized`."""
@@ -112,7 +116,8 @@ def outputs(*targets: Load, value: Parts) -> None:
     trace = _CURRENT[-1]
     for t in targets:
         trace.assigned.setdefault(t.buffer.name)
-    trace.body.append(Assign(targets, tuple(value.parts(len(targets)))))
+    where = statement_of(sys._getframe(1))
+    trace.body.append(Assign(targets, tuple(value.parts(len(targets))), where))
 
 
 def append(
@@ -122,8 +127,9 @@ def append(
     trace = _CURRENT[-1]
     for p in (into, count):
         trace.assigned.setdefault(p._ref.name)
+    source = statement_of(sys._getframe(1))
     made = Append(
-        into._ref, count._ref, _indices(group), _indices(over), const(where), const(value)
+        into._ref, count._ref, _indices(group), _indices(over), const(where), const(value), source
     )
     trace.body.append(made)
 
@@ -159,7 +165,7 @@ def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
     finally:
         _CURRENT.pop()
     outs = tuple(made.assigned)
-    _check(fn.__name__, params, outs, made.body)
+    _check(fn, params, outs)
     inputs = tuple(n for n in params if n in refs and n not in outs)
     return Traced(
         fn.__name__,
@@ -174,15 +180,18 @@ def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
     )
 
 
-def _check(name: str, params: tuple[str, ...], outs: tuple[str, ...], body: list[Stmt]) -> None:
-    if not outs:
-        raise error("program-output", name=name, got="assigns no parameter")
-    if set(params[len(params) - len(outs) :]) != set(outs):
-        raise error(
-            "program-output",
-            name=name,
-            got=f"assigns {', '.join(outs)}, which are not its last ones",
-        )
+def source_of(s: Stmt) -> str:
+    """file:line of a statement in the user's program, or nothing."""
+    return s.source if isinstance(s, Append) else getattr(s, "where", "")
+
+
+def _check(fn: Callable[..., None], params: tuple[str, ...], outs: tuple[str, ...]) -> None:
+    if outs and set(params[len(params) - len(outs) :]) == set(outs):
+        return
+    got = f"{', '.join(outs)}, which are not its last parameters" if outs else "no parameter"
+    where = f"{fn.__name__}({', '.join(params)})"
+    why = error("program-output", where=where, name=fn.__name__, got=f"it assigns {got}")
+    raise located(why, place_of_code(fn.__code__) if hasattr(fn, "__code__") else "")
 
 
 def sum_leftover(s: Stmt) -> Stmt:

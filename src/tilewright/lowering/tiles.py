@@ -78,10 +78,9 @@ def strided(s: Loop) -> tuple[Loop, int]:
     return s, 1
 
 
-def refuse(what: str, reason: str, cure: str) -> Exception:
-    return error(
-        "illegal", name=what, got=reason, expected="a schedule with a tile form", cure=cure
-    )
+def refuse(what: str, reason: str, cure: str, ir: object = None) -> Exception:
+    expected = "a schedule with a tile form"
+    return error("illegal", ir=ir, name=what, got=reason, expected=expected, cure=cure)
 
 
 class _Lower:
@@ -167,9 +166,9 @@ class _Lower:
             case stmt.Publish():
                 self.publish(s)
             case stmt.Prefetch():
-                raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out")
+                raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out", s)
             case _:
-                raise refuse(type(s).__name__, "it has no tile form yet", "use the CPU back end")
+                raise refuse(type(s).__name__, "it has no tile form yet", "use the CPU back end", s)
 
     def lane(self, s: Loop) -> None:
         if s.var not in self.t.env:

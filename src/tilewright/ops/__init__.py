@@ -10,8 +10,10 @@ from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
 from tilewright.ops.spmm import spmm
 from tilewright.ops.tuning import tune
+from tilewright.support.places import public
 
 
+@public
 def _matmul(a: SparseTensor, x: Tensor) -> Tensor:
     return spmm(a, x)
 

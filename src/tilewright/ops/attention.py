@@ -20,6 +20,7 @@ from tilewright.ops.settings import pack
 from tilewright.ops.sparse import bundle_of, check_dense, prepare_at_second_use, text_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 
 def attention_blocks(mask: Param, q: Param, k: Param, v: Param, scale: Any, o: Param) -> None:
@@ -31,6 +32,7 @@ def attention_blocks(mask: Param, q: Param, k: Param, v: Param, scale: Any, o: P
 register(trace(attention_blocks, scalars=("scale",)))
 
 
+@public
 def attention(
     q: Tensor,
     k: Tensor,
@@ -116,6 +118,7 @@ def choose(d: int, block: tuple[int, int]) -> Setting:
     return {"bm": min(128, block[0]), "bn": min(128, block[1]), "warps": 8, "stages": 3}
 
 
+@public
 def plan(
     q: Tensor,
     k: Tensor,

@@ -10,12 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from tilewright.language.trace import Traced
+from tilewright.language.trace import Traced, source_of
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
-from tilewright.ops.entry import entry, like_arg, structure_of
+from tilewright.ops.entry import Entry, entry, like_arg, structure_of
 from tilewright.ops.registry import TEMPLATES, register
-from tilewright.support.errors import error
+from tilewright.support.errors import TilewrightError, error
+from tilewright.support.names import plain
+from tilewright.support.places import locating
 
 
 def backward(
@@ -28,12 +30,34 @@ def backward(
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
     made = entry(program, backend_of(tensors[0].device), tensors[0].get_device())
+    traced = made.template.traced
+    s = traced.body[0]
+    try:
+        with locating(source_of(s), s):
+            return _gradients(run, made, tensors, ints, floats, grads, needs)
+    except TilewrightError as why:
+        if why.vague:
+            why.where = f"the gradient of {plain(traced.name)}"
+        raise
+
+
+def _gradients(
+    run: Callable[..., list[Tensor]],
+    made: Entry,
+    tensors: Sequence[Tensor],
+    ints: Sequence[Any],
+    floats: Sequence[float],
+    grads: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
     work = _Work(run, made, tensors, ints, floats)
     outs = made.template.traced.outputs
     for k, g in enumerate(grads[1:], 1):
         if g is not None:
             raise error(
-                "no-gradient", name=made.template.traced.name, got=f"output {outs[k]} has none"
+                "no-gradient",
+                name=plain(made.template.traced.name),
+                got=f"output {outs[k]} has none",
             )
     if grads[0] is None:
         return [None] * len(tensors)

@@ -11,11 +11,13 @@ from typing import Any
 from tilewright.ir.coord import Assign, Index
 from tilewright.ir.expr import Const, Expr, Load
 from tilewright.language.trace import Ref, Traced, sum_leftover
-from tilewright.ops.program import call
+from tilewright.ops.call import call
 from tilewright.ops.registry import register
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 
+@public
 def einsum(subscripts: str, *operands: Any) -> Any:
     """The product of two or three operands (sparse or dense), summed over letters missing in the output.
 
@@ -25,6 +27,12 @@ def einsum(subscripts: str, *operands: Any) -> Any:
     """
     traced = _traced(subscripts, len(operands))
     return call(traced.name, dict(zip(traced.inputs, operands, strict=True)), [])
+
+
+def traced_for(subscripts: str, count: int) -> tuple[str, tuple[str, ...]]:
+    """(template, inputs) of the program of a string."""
+    made = _traced(subscripts, count)
+    return made.name, made.inputs
 
 
 @functools.cache

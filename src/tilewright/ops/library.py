@@ -17,6 +17,7 @@ from torch import Tensor
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry
+from tilewright.support.places import public
 
 _LIBRARY = torch.library.Library("tilewright", "DEF")
 _LIBRARY.define(
@@ -69,6 +70,7 @@ class _Run(torch.autograd.Function):
         return tuple(outs)
 
     @staticmethod
+    @public
     def backward(ctx: Any, *grads: Any) -> Any:
         needs = ctx.needs_input_grad[3:]
         made = backward(run, ctx.program, ctx.saved_tensors, ctx.ints, ctx.floats, grads, needs)

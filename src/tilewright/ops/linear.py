@@ -18,6 +18,7 @@ from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 
 def rows_product(x: Param, w: Param, rows: Param, y: Param) -> None:
@@ -34,6 +35,7 @@ LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stage
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
 
 
+@public
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None) -> Tensor:
     """y = x @ w.T + b, where only the rows named by `sparse` are computed; the others count as zero rows.
 
@@ -105,6 +107,7 @@ def _call(
     return text, [x, w, rows], [pack(chosen)] if tiled else []
 
 
+@public
 def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None) -> Launch:
     """A bound launch; setting: bm, bn, bk, group, warps, stages."""
     return Launch(*_call(x, w, rows, setting))

@@ -9,39 +9,17 @@ y = relu_max(A, X)
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from tilewright.formats.tensor import SparseTensor
-from tilewright.formats.tree import Tree
-from tilewright.ir.coord import Index
-from tilewright.ir.expr import Load
-from tilewright.ir.node import walk
-from tilewright.language.trace import Traced, trace
-from tilewright.ops.args import Arg, dense_arg, program_text, read_program
-from tilewright.ops.backend import backend_of
-from tilewright.ops.entry import entry, structure_of
-from tilewright.ops.library import run
-from tilewright.ops.plans import listed, may_list
-from tilewright.ops.registry import TEMPLATES, register
-from tilewright.ops.sparse import (
-    as_rows,
-    as_sparse,
-    bundle,
-    doubled,
-    prepare_at_second_use,
-    rows_first,
-    stored_rank,
-    without_duplicates,
-)
+from tilewright.language.trace import Traced, source_of, trace
+from tilewright.ops.call import _ENTRIES, call
+from tilewright.ops.registry import register
 from tilewright.support.errors import TilewrightError, error
+from tilewright.support.places import public
 
 
 class Program:
@@ -56,8 +34,18 @@ class Program:
         self.key = f"{fn.__module__}.{fn.__qualname__}#{len(_PROGRAMS)}"
         _PROGRAMS[self.key] = self
 
+    @public
     def __call__(self, *inputs: Any) -> Any:
         """The outputs, in the order of the parameters: dense tensors, or SparseTensors on an input's structure."""
+        name, given, floats = self.inputs(*inputs)
+        try:
+            return call(name, given, list(floats.values()))
+        except TilewrightError as why:
+            self.relocate(why, tuple(floats))
+            raise
+
+    def inputs(self, *inputs: Any) -> tuple[str, dict[str, Any], dict[str, float]]:
+        """The program's registered name, its tensors by name and its scalars by name."""
         scalars = tuple(
             n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float)
         )
@@ -71,8 +59,16 @@ class Program:
                 got=len(inputs),
                 expected=f"{len(needed) + len(scalars)}: {', '.join(needed + scalars)}",
             )
-        floats = [float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars]
-        return call(name, dict(zip(needed, given, strict=True)), floats)
+        floats = {n: float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars}
+        return name, dict(zip(needed, given, strict=True)), floats
+
+    def relocate(self, why: TilewrightError, scalars: tuple[str, ...]) -> None:
+        """Another program with the same statements may have been bound first: the place is this one's."""
+        if why.vague:
+            why.where = f"{self.__name__}({', '.join(self.params)})"
+        for s in self.traced[scalars].body:
+            if why.marked and why.statement == str(s):
+                why.place = source_of(s)
 
     def trace(self, scalars: tuple[str, ...] = ()) -> Traced:
         """The program over references; traced once for each choice of scalar parameters."""
@@ -107,164 +103,8 @@ def traced_for(key: str, scalars: tuple[str, ...]) -> tuple[str, tuple[str, ...]
 traced_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 _PROGRAMS: dict[str, Program] = {}
-_ENTRIES: dict[tuple[str, str], Any] = {}
 
 
 def program(fn: Callable[..., None]) -> Program:
     """Make an operator of a function over index notation."""
     return Program(fn)
-
-
-def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
-    """Run a registered program on tensors, sparse or dense."""
-    where = f"{name}({', '.join(inputs)})"
-    held = {n: v if _dense(v) else rows_first(as_sparse(v, where, n)) for n, v in inputs.items()}
-    if any(isinstance(v, SparseTensor) and isinstance(v.structure, Tree) for v in held.values()):
-        held = fitting(name, held)
-    text, tensors, ints = arguments(name, held)
-    device = tensors[0].device
-    place = backend_of(device), -1 if device.index is None else device.index
-    if sum(isinstance(v, SparseTensor) for v in held.values()) > 1:
-        searched = _searched(text, *place)
-        if any(doubled(held[n]) for n in searched):
-            held |= {n: without_duplicates(held[n]) for n in searched}
-            text, tensors, ints = arguments(name, held)
-    _check(text, tensors, where)
-    _check_sizes(name, held, where)
-    outs = run(text, tensors, ints, floats)
-    wrapped = [
-        o if lead is None else SparseTensor(held[lead].structure, o)
-        for o, lead in zip(outs, _leads(text, *place), strict=True)
-    ]
-    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
-
-
-def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
-    """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
-    tensors = [v if _dense(v) else v.values for v in held.values()]
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    if not wanted and _fits(arguments(name, held)[0]):
-        return held
-    flat = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
-    return flat
-
-
-@functools.cache
-def _fits(text: str) -> bool:
-    """Whether every statement can be lowered on these formats."""
-    try:
-        return bool(entry(text, "c").steps)
-    except TilewrightError:
-        return False
-
-
-def _dense(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided
-
-
-def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[int]]:
-    """The registered operator's arguments: the program's text, tensors and integers."""
-    args: list[Arg] = []
-    tensors: list[Tensor] = []
-    ints: list[int] = []
-    dense = {n: v for n, v in held.items() if _dense(v)}
-    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense.values())
-    first = True
-    for label, value in held.items():
-        if label in dense:
-            args.append(dense_arg(label, value))
-            tensors.append(value)
-            continue
-        prepare_at_second_use(value.structure, grad)
-        arg, more, sizes = bundle(label, value)
-        if first:
-            arg, more, sizes = with_lists(arg, more, sizes, value, dense)
-        first = False
-        args.append(arg)
-        tensors += more
-        ints += sizes
-    return program_text(name, tuple(args)), tensors, ints
-
-
-def with_lists(
-    arg: Arg, tensors: list[Tensor], ints: list[int], a: SparseTensor, inputs: dict[str, Any]
-) -> tuple[Arg, list[Tensor], list[int]]:
-    """The same argument with the work lists of a prepared structure, for programs over its rows."""
-    dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
-    s = a.structure
-    if not dense or not may_list(s, dense[-1]):
-        return arg, tensors, ints
-    x = dense[-1]
-    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
-    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad)
-    at = len(arg.arrays)
-    made = replace(arg, arrays=(*arg.arrays, *names))
-    return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]
-
-
-def _check(text: str, tensors: list[Tensor], where: str) -> None:
-    first = tensors[0].device
-    names = [n for a in read_program(text)[1] for n in a.names]
-    for name, t in zip(names, tensors, strict=True):
-        if t.device != first:
-            raise error(
-                "device", where=where, name=name, got=t.device, other=names[0], expected=first
-            )
-
-
-def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:
-    """One size for one axis, over all arguments that it addresses."""
-    for axis, places in places_of(program):
-        first, rest = places[0], places[1:]
-        for other in rest:
-            a, b = (_extent(inputs[name], dim) for name, dim in (first, other))
-            if a != b:
-                got = f"{a} in {first[0]} (dimension {first[1]}) and {b} in {other[0]} (dimension {other[1]})"
-                raise error("axis-size", where=where, name=axis, got=got)
-
-
-def _extent(value: Any, dim: int) -> int:
-    if isinstance(value, SparseTensor) and dim >= len(value.shape) and value.values is not None:
-        return value.values.shape[dim - len(value.shape) + stored_rank(value.structure)]
-    return value.shape[dim] if dim < len(value.shape) else -1
-
-
-@functools.cache
-def _places(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    traced = TEMPLATES[name].traced
-    found: dict[Index, dict[tuple[str, int], None]] = {}
-    for n in walk(traced.body):
-        if isinstance(n, Load) and n.buffer.name in traced.inputs:
-            for dim, ix in enumerate(n.indices):
-                if isinstance(ix, Index):
-                    found.setdefault(ix, {}).setdefault((n.buffer.name, dim))
-    return tuple((ix.name, tuple(places)) for ix, places in found.items())
-
-
-def places_of(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    """Where each axis of a program addresses an argument directly; a constant to torch.compile."""
-    return _places(name)
-
-
-places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
-    """The argument whose structure each output has; None for dense ones. A constant to torch.compile."""
-    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
-    outs: dict[str, str | None] = {}
-    for s in made.steps:
-        for t in s.bound.program.outputs:
-            lead = structure_of(t, s.bound.program, made.args)
-            outs[t.name] = None if lead is None else lead.name
-    return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
-
-
-def _searched(text: str, backend: str, index: int) -> tuple[str, ...]:
-    """The sparse arguments that are looked up. A constant to torch.compile."""
-    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
-    return tuple(sorted({n for s in made.steps for n in s.searched}))
-
-
-_leads._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_searched._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -12,7 +12,10 @@ from functools import cached_property
 from tilewright.ir.coord import Append, Assign
 from tilewright.ir.node import walk
 from tilewright.language.grad import Gradient, gradient
-from tilewright.language.trace import Ref, Traced
+from tilewright.language.trace import Ref, Traced, source_of
+from tilewright.support.errors import TilewrightError
+from tilewright.support.names import plain
+from tilewright.support.places import locating
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,13 @@ class Template:
 
     @cached_property
     def grad(self) -> Gradient:
-        return gradient(self.traced)
+        s = self.traced.body[0]
+        try:
+            with locating(source_of(s), s):
+                return gradient(self.traced)
+        except TilewrightError as why:
+            why.names["name"] = plain(why.names.get("name", ""))
+            raise
 
 
 TEMPLATES: dict[str, Template] = {}

@@ -25,6 +25,7 @@ from tilewright.ops.sparse import (
 )
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 64, "warps": 2}
@@ -61,6 +62,7 @@ for _program in (sddmm_dot, sddmm_add, sddmm_sub, sddmm_mul, sddmm_div):
     register(trace(_program))
 
 
+@public
 def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     """Values on A's structure, from a row of x and a row of z for each stored entry.
 
@@ -114,6 +116,7 @@ def _call(
     return text, [*made.tensors, *values, x, z], ints
 
 
+@public
 def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch:
     """A bound launch of sddmm; setting: edges, width, warps."""
     return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, "dot", setting))

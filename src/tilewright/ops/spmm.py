@@ -26,6 +26,7 @@ from tilewright.ops.sparse import (
 )
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 REDUCE = ("sum", "mean", "max", "min")
 
@@ -59,6 +60,7 @@ for _program in (spmm_sum, spmm_mean, spmm_max, spmm_min, spmm_heads_sum):
     register(trace(_program))
 
 
+@public
 def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum") -> Tensor:
     """y[i, f] = reduce over j of A[i, j] * x[j, f], over stored entries.
 
@@ -151,6 +153,7 @@ def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
         )
 
 
+@public
 def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum") -> Launch:
     """A bound launch of spmm, at a given setting or at the one that would be chosen."""
     a = rows_first(as_sparse(A, "spmm.plan(A, x)"))

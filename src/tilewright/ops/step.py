@@ -18,7 +18,7 @@ from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.ir.drive import rank
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.text import text
-from tilewright.language.trace import Traced
+from tilewright.language.trace import Traced, source_of
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position, sizes_of
 from tilewright.ops.args import Arg
@@ -31,6 +31,7 @@ from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
 from tilewright.schedule.shape import nest_of, product_of
 from tilewright.support import knobs
+from tilewright.support.places import locating
 
 EXACT = 512
 NARROW = 1 << 31
@@ -52,6 +53,22 @@ class Step:
         self.traced, self.backend, self.device = traced, backend, device
         self.args = {a.name: a for a in args}
         self.names = list(names)
+        self.kernels: dict[tuple[Any, ...], Ready] = {}
+        self.quick: dict[tuple[Any, ...], Ready] = {}
+        self.int_names = [n for a in args for n in a.ints]
+        with self.locating():
+            self.bind(args)
+
+    def locating(self) -> locating:
+        """What is raised inside names the statement."""
+        s = self.traced.body[0]
+        return locating(source_of(s), s)
+
+    # --- what the statement is made of ------------------------------------------------------------
+
+    def bind(self, args: Sequence[Arg]) -> None:
+        """Views, formats, arrays and sizes."""
+        traced, backend = self.traced, self.backend
         lends = [a.kind[5:] for a in args if a.name in traced.inputs and a.kind.startswith("like:")]
         used = [*traced.inputs, *(n for n in lends if n not in traced.inputs)]
         sparse = [
@@ -76,13 +93,8 @@ class Step:
         self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in used})
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
-        self.kernels: dict[tuple[Any, ...], Ready] = {}
-        self.quick: dict[tuple[Any, ...], Ready] = {}
         self.classify()
-        self.int_names = [n for a in args for n in a.ints]
         self.sizes = self.size_function()
-
-    # --- what the statement is made of ------------------------------------------------------------
 
     def spec(self, a: Arg) -> Spec:
         view = self.views.get(a.name, a.kind)
@@ -202,7 +214,8 @@ class Step:
             made = self.kernels.get(key)
             if made is None:
                 named = dict(zip(self.size_names, sizes, strict=True))
-                made = self.kernels[key] = self.make(ints, named, mark)
+                with self.locating():
+                    made = self.kernels[key] = self.make(ints, named, mark)
             if len(self.quick) >= REMEMBERED:
                 self.quick.clear()
             self.quick[mark] = made

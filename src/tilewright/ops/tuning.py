@@ -18,10 +18,12 @@ from tilewright.ops.sparse import as_sparse, rows_first
 from tilewright.ops.spmm import plan, spmm
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 REPEAT = 7
 
 
+@public
 def tune(
     op: Callable[..., Any], A: Any, x: Tensor, *, settings: list[Setting] | None = None
 ) -> Setting:

@@ -61,7 +61,7 @@ def derive_views(
     name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...], wanted: Sequence[str]
 ) -> dict[str, Tensor]:
     """Transposed and entry views from the arrays of a structure."""
-    from_structure = _structure(name, arg, have, shape)
+    from_structure = structure_of(name, arg, have, shape)
     made: dict[str, Tensor] = {}
     if f"{name}.rows" in wanted:
         made[f"{name}.rows"] = from_structure.rows_stored()
@@ -73,7 +73,8 @@ def derive_views(
     return made
 
 
-def _structure(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...]) -> Structure:
+def structure_of(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...]) -> Structure:
+    """A sparse argument's structure from its arrays."""
     return Structure(
         arg.kind,
         (shape[0], shape[1]),

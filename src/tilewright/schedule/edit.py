@@ -15,10 +15,13 @@ from tilewright.support.errors import ScheduleError, error
 
 
 def illegal(
-    what: str, reason: str, cure: str = "choose another loop or another step"
+    what: str,
+    reason: str,
+    cure: str = "choose another loop or another step",
+    ir: flat.Program | stmt.Stmt | None = None,
 ) -> ScheduleError:
-    """The error of a refused primitive."""
-    made = error("illegal", name=what, got=reason, expected="a legal step", cure=cure)
+    """The error of a refused primitive; ir: the loop that it was asked of."""
+    made = error("illegal", ir=ir, name=what, got=reason, expected="a legal step", cure=cure)
     assert isinstance(made, ScheduleError)
     return made
 
@@ -52,7 +55,7 @@ def find(p: flat.Program, name: str) -> flat.Loop:
         if loop.var.name == name:
             return loop
     names = ", ".join(loop.var.name for loop in loops(p))
-    raise illegal(f"loop {name}", f"there is no such loop; there are {names}")
+    raise illegal(f"loop {name}", f"there is no such loop; there are {names}", ir=p)
 
 
 def edit(p: flat.Program, name: str, fn: Callable[[flat.Loop], list[stmt.Stmt]]) -> flat.Program:

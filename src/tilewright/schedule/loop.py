@@ -41,7 +41,12 @@ def split(p: flat.Program, name: str, factor: int) -> flat.Program:
         return [Loop(outer, const(0), count, loop.kind, (nest,))]
 
     if find(p, name).kind == "lane":
-        raise illegal(f"split({name})", "it is a lane already", "split before making it a lane")
+        raise illegal(
+            f"split({name})",
+            "it is a lane already",
+            "split before making it a lane",
+            ir=find(p, name),
+        )
     return edit(p, name, rule)
 
 
@@ -49,15 +54,19 @@ def kind(p: flat.Program, name: str, to: str) -> flat.Program:
     """serial v -> grid v (or unroll v, lane v)"""
     loop = find(p, name)
     if to == "lane" and not isinstance(loop.hi, Const):
-        raise illegal(f"kind({name}, lane)", f"its extent {loop.hi} is not a constant", "split it")
+        raise illegal(
+            f"kind({name}, lane)", f"its extent {loop.hi} is not a constant", "split it", ir=loop
+        )
     if to == "unroll" and not (isinstance(loop.hi, Const) and isinstance(loop.lo, Const)):
-        raise illegal(f"kind({name}, unroll)", "its extent is not a constant", "split it")
+        raise illegal(f"kind({name}, unroll)", "its extent is not a constant", "split it", ir=loop)
     if to != "serial" and loop.lo != const(0):
-        raise illegal(f"kind({name}, {to})", f"it starts at {loop.lo}, not at 0", "split it")
+        raise illegal(
+            f"kind({name}, {to})", f"it starts at {loop.lo}, not at 0", "split it", ir=loop
+        )
     if to == "grid" and any(isinstance(s, stmt.Append) for s in _all(loop.body)):
-        raise illegal(f"kind({name}, grid)", "it appends in order", "keep it serial")
+        raise illegal(f"kind({name}, grid)", "it appends in order", "keep it serial", ir=loop)
     if to == "grid" and carried(loop):
-        raise illegal(f"kind({name}, grid)", f"it carries the reduction {carried(loop)}")
+        raise illegal(f"kind({name}, grid)", f"it carries the reduction {carried(loop)}", ir=loop)
     return edit(p, name, lambda s: [replace(s, kind=to)])
 
 
@@ -87,9 +96,11 @@ def lane(p: flat.Program, name: str, size: int) -> flat.Program:
 
     loop = find(p, name)
     if loop.lo != const(0):
-        raise illegal(f"lane({name})", "it does not start at 0")
+        raise illegal(f"lane({name})", "it does not start at 0", ir=loop)
     if isinstance(loop.hi, Const) and loop.hi.value > size:
-        raise illegal(f"lane({name}, {size})", f"it has {loop.hi} iterations", "split it first")
+        raise illegal(
+            f"lane({name}, {size})", f"it has {loop.hi} iterations", "split it first", ir=loop
+        )
     return edit(p, name, rule)
 
 
@@ -98,10 +109,14 @@ def reorder(p: flat.Program, outer: str, inner: str) -> flat.Program:
 
     def rule(a: Loop) -> list[stmt.Stmt]:
         if len(a.body) != 1 or not isinstance(a.body[0], Loop) or a.body[0].var.name != inner:
-            raise illegal(f"reorder({outer}, {inner})", f"{inner} is not alone inside {outer}")
+            raise illegal(
+                f"reorder({outer}, {inner})", f"{inner} is not alone inside {outer}", ir=a
+            )
         b = a.body[0]
         if uses((b.lo, b.hi), a.var):
-            raise illegal(f"reorder({outer}, {inner})", f"the bounds of {inner} depend on {outer}")
+            raise illegal(
+                f"reorder({outer}, {inner})", f"the bounds of {inner} depend on {outer}", ir=a
+            )
         return [replace(b, body=(replace(a, body=b.body),))]
 
     return edit(p, outer, rule)
@@ -114,13 +129,13 @@ def rfactor(p: flat.Program, name: str) -> flat.Program:
     """
     inner = find(p, name)
     if inner.kind != "lane":
-        raise illegal(f"rfactor({name})", "it is not a lane", "make it a lane first")
+        raise illegal(f"rfactor({name})", "it is not a lane", "make it a lane first", ir=inner)
     folds = [s for s in _all(inner.body) if isinstance(s, stmt.Fold)]
     if len(folds) != 1:
-        raise illegal(f"rfactor({name})", "its body does not hold exactly one fold")
+        raise illegal(f"rfactor({name})", "its body does not hold exactly one fold", ir=inner)
     fold = folds[0]
     if fold.monoid.lane is None and fold.monoid.fold is None:
-        raise illegal(f"rfactor({name})", f"{fold.monoid.name} has no lane form")
+        raise illegal(f"rfactor({name})", f"{fold.monoid.name} has no lane form", ir=inner)
     parts = tuple(Var(f"{v.name}_part", v.dtype) for v in fold.state)
 
     def inside(s: stmt.Stmt) -> list[stmt.Stmt] | None:

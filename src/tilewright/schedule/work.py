@@ -41,7 +41,9 @@ def _match(p: flat.Program, rows: str, entries: str) -> _Rows:
     what = f"rows({rows}, {entries})"
     lo, hi = inner.lo, inner.hi
     if not (isinstance(lo, Load) and uses(lo, outer.var) and isinstance(hi, Load)):
-        raise illegal(what, f"the bounds of {entries} are not read from a pointer array by {rows}")
+        raise illegal(
+            what, f"the bounds of {entries} are not read from a pointer array by {rows}", ir=inner
+        )
     dtype = lo.buffer.dtype
     return _Rows(
         outer, inner, Var("r", "i32"), Var(f"{rows}_start", dtype), Var(f"{rows}_stop", dtype)

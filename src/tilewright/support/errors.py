@@ -1,21 +1,54 @@
 """The error catalogue: every mistake a user can make, with what is wrong, what was expected and the cure.
 
-In: an entry's name, the place, and the user's own names. Out: an exception whose text has four parts.
+In: an entry's name, the place, and the user's own names. Out: an exception whose text has these parts:
+
+    x is indexed by 1 axes
+      in: relu_max(a, x)                        the user's call
+      at: model.py:31                           the statement of a program, or the call, with its text
+          y[i] = tw.sum(j, a[i, j] * x[j])
+                                     ^^^^
+      expected: 2 axes for its shape
+      got: 1
+      ir: y[i] = sum(j: a[i, j] * x[j])         only of errors that come out of compilation
+      hint: give one axis for each dimension
 
     raise error("shape", where="spmm(A, x)", name="x", got="(3, 4)", expected="5 rows, one for each column of A")
 
-The catalogue is a table (`CATALOGUE`); a test raises every entry and checks the four parts of its text.
+The catalogue is a table (`CATALOGUE`); a test raises every entry and checks the parts of its text. The text
+is made when it is printed: places and IR may be added on the way out (`support.places`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.support.source import quote
+
+CLIP = 8
+
 
 class TilewrightError(Exception):
-    """Base of all errors a user can cause. `entry` is the name in the catalogue."""
+    """Base of all errors a user can cause. `entry` is the name in the catalogue.
+
+    place: "file:line" of a statement, where names are those of the error (`marked`), or of a call.
+    statement: that statement in stage I; ir: the smallest piece concerned, which may be less.
+    """
 
     entry: str = ""
+    names: dict[str, str] = {}
+    where: str = ""
+    place: str = ""
+    marked: bool = False
+    statement: str = ""
+    ir: str = ""
+
+    @property
+    def vague(self) -> bool:
+        """Whether the call is not named: nothing, or no more than a part of the compiler."""
+        return not self.where or self.where in ("index notation", "lowering the program")
+
+    def __str__(self) -> str:
+        return told(self) if self.entry else super().__str__()
 
 
 class LanguageError(TilewrightError, ValueError):
@@ -47,6 +80,7 @@ class Entry:
     expected: str
     cure: str
     where: str = ""
+    got: str = "{got}"
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -87,7 +121,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "index-pointer": Entry(
         FormatError,
-        "{name} is not a row pointer: {got}",
+        "{name} is not a row pointer",
         "{expected}",
         "row pointers start at 0, never decrease and end at the number of entries",
     ),
@@ -126,6 +160,7 @@ CATALOGUE: dict[str, Entry] = {
         "{name} is a torch sparse tensor inside torch.compile",
         "a tilewright SparseTensor",
         "build A = SparseTensor.from_torch({name}) outside the compiled function and pass A",
+        got="a torch sparse tensor",
     ),
     "leaf-gradient": Entry(
         FormatError,
@@ -143,6 +178,7 @@ CATALOGUE: dict[str, Entry] = {
         "an axis that indexes at least one tensor argument",
         "use {name} in an access such as x[{name}, ...]",
         where="index notation",
+        got="{name} indexes outputs only",
     ),
     "axis-size": Entry(
         LanguageError,
@@ -160,27 +196,29 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "einsum": Entry(
         LanguageError,
-        "the subscripts {got} cannot be read",
+        "the subscripts cannot be read",
         "{expected}",
         "write one group of letters for each operand, for instance 'ij,jf->if'",
         where="einsum",
     ),
     "unsupported": Entry(
         LanguageError,
-        "{name}: {got}",
+        "{name} is not supported",
         "{expected}",
         "rewrite the statement, or convert the operand to a format that has this order",
         where="lowering the program",
     ),
     "program-output": Entry(
         LanguageError,
-        "program {name} {got}",
+        "program {name} does not end in its outputs",
         "the last parameters assigned to, all others only read",
         "assign every output once: y[i, f] = ...",
         where="@tw.program",
     ),
     # schedules
-    "illegal": Entry(ScheduleError, "{name}: {got}", "{expected}", "{cure}", where="the schedule"),
+    "illegal": Entry(
+        ScheduleError, "{name} is not legal here", "{expected}", "{cure}", where="the schedule"
+    ),
     # machines
     "no-compiler": Entry(
         BackendError,
@@ -192,28 +230,28 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "c-build": Entry(
         BackendError,
-        "the C compiler failed on {name}: {got}",
+        "the C compiler failed on {name}",
         "a C11 compiler with OpenMP",
         "set CC to another compiler; the source is kept at {path}",
         where="building a C kernel",
     ),
     "no-triton": Entry(
         BackendError,
-        "Triton cannot be used: {got}",
+        "Triton cannot be used",
         "Triton 3.6 or newer beside torch",
         "pip install triton, or move the tensors to the CPU",
         where="building a Triton kernel",
     ),
     "cache-folder": Entry(
         BackendError,
-        "the cache folder {name} cannot be used: {got}",
+        "the cache folder {name} cannot be used",
         "a folder that can be written and executed from",
         "point TILEWRIGHT_CACHE at another folder",
         where="the cache on disk",
     ),
     "no-gradient": Entry(
         NoGradient,
-        "{name} has no gradient: {got}",
+        "{name} has no gradient",
         "sum, mean, max, logsumexp or softmax-weighted sum of differentiable expressions",
         "rewrite the statement, or detach its inputs",
         where="reverse mode",
@@ -221,19 +259,45 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
-class _Names(dict[str, object]):
+class _Names(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return "?"
 
 
-def error(entry: str, *, where: str = "", **names: object) -> TilewrightError:
-    """The exception of a catalogue entry, ready to raise."""
+def error(entry: str, *, where: str = "", ir: object = None, **names: object) -> TilewrightError:
+    """The exception of a catalogue entry, ready to raise. ir: the statement or expression concerned."""
     row = CATALOGUE[entry]
-    told = _Names(names)
-    text = [row.what.format_map(told)]
-    text.append(f"  in: {where or row.where}")
-    text.append(f"  expected: {row.expected.format_map(told)}")
-    text.append(f"  hint: {row.cure.format_map(told)}")
-    made = row.kind("\n".join(text))
-    made.entry = entry
+    held = _Names({k: str(v) for k, v in names.items()})
+    made = row.kind(row.what.format_map(held))
+    made.entry, made.names, made.where = entry, dict(held), where or row.where
+    made.ir = "" if ir is None else clip(str(ir))
     return made
+
+
+def told(why: TilewrightError) -> str:
+    """The text of an exception: what, in, at, expected, got, ir, hint."""
+    row, names = CATALOGUE[why.entry], _Names(why.names)
+    parts = [row.what.format_map(names), _part("in", why.where)]
+    if why.place:
+        parts.append(_part("at", quote(why.place, hints(names) if why.marked else ())))
+    parts.append(_part("expected", row.expected.format_map(names)))
+    parts.append(_part("got", row.got.format_map(names)))
+    if why.ir:
+        parts.append(_part("ir", why.ir))
+    parts.append(_part("hint", row.cure.format_map(names)))
+    return "\n".join(parts)
+
+
+def hints(names: dict[str, str]) -> tuple[str, ...]:
+    """What to underline in the source: the thing named, or the first thing the reason speaks of."""
+    return tuple(names[k] for k in ("name", "got") if k in names)
+
+
+def _part(label: str, said: str) -> str:
+    return f"  {label}: " + "\n      ".join(said.splitlines() or [""])
+
+
+def clip(ir: str) -> str:
+    """The first lines of a piece of IR."""
+    lines = ir.splitlines()
+    return "\n".join([*lines[:CLIP], "..."] if len(lines) > CLIP else lines)

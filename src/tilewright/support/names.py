@@ -25,6 +25,11 @@ class Names:
         return f"{stem}{n}" if n else stem
 
 
+def plain(name: str) -> str:
+    """A program's name as its author wrote it, without the mark that tells programs apart."""
+    return re.sub("_[0-9a-f]{8}$", "", name)
+
+
 def clean(stem: str) -> str:
     """A name that is an identifier in Python and in C."""
     stem = re.sub(r"\W", "_", stem)

@@ -9,10 +9,7 @@ In: a kernel, or a statement that has no kernel here. Out: text with a heading f
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 
 from torch import Tensor
 
@@ -21,6 +18,7 @@ from tilewright.codegen.triton import emit_triton
 from tilewright.ir.text import text
 from tilewright.ops.step import Step
 from tilewright.runtime.kernel import Kernel
+from tilewright.view.columns import heading, side_by_side
 
 TITLES = {
     "coord": "stage I: coordinate space",
@@ -31,10 +29,6 @@ TITLES = {
     "triton": "Triton",
     "c": "C",
 }
-
-
-def heading(title: str, width: int = 100) -> str:
-    return f"--- {title} ".ljust(width, "-")
 
 
 def readable(stage: str, said: str) -> str:
@@ -62,18 +56,8 @@ def sections(stages: Mapping[str, str]) -> str:
 
 def beside(kernel: Kernel, left: str, right: str, width: int | None = None) -> str:
     """Two stages next to each other; long lines are folded."""
-    width = width or shutil.get_terminal_size((160, 40)).columns
-    half = max((width - 3) // 2, 20)
-    columns = [_column(kernel.stages[stage], stage, half) for stage in (left, right)]
-    return "\n".join(f"{a:{half}} | {b}".rstrip() for a, b in zip_longest(*columns, fillvalue=""))
-
-
-def _column(said: str, stage: str, width: int) -> list[str]:
-    lines = [heading(TITLES.get(stage, stage), width)]
-    for line in readable(stage, said).splitlines():
-        lead = " " * (len(line) - len(line.lstrip()) + 4)
-        lines += textwrap.wrap(line, width, drop_whitespace=False, subsequent_indent=lead) or [""]
-    return lines
+    said = {TITLES[s]: readable(s, kernel.stages[s]) for s in (left, right)}
+    return side_by_side(said, width)
 
 
 def gpu_stages(step: Step, tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[str, str]:

@@ -1,0 +1,229 @@
+"""A registered program on what users pass: formats that fit, arguments of the operator, outputs on their structures.
+
+In: a program's name and its inputs, dense or sparse. Out: dense tensors, or SparseTensors on an input's structure.
+
+    call("relu_max_1a2b3c4d", {"a": A, "x": X}, [])
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
+from tilewright.ir.coord import Index, Stmt
+from tilewright.ir.expr import Load
+from tilewright.ir.node import walk
+from tilewright.language.trace import source_of
+from tilewright.ops.args import Arg, dense_arg, program_text, read_program
+from tilewright.ops.backend import backend_of
+from tilewright.ops.entry import entry, structure_of
+from tilewright.ops.library import run
+from tilewright.ops.plans import listed, may_list
+from tilewright.ops.registry import TEMPLATES
+from tilewright.ops.sparse import (
+    as_rows,
+    as_sparse,
+    bundle,
+    doubled,
+    prepare_at_second_use,
+    rows_first,
+    stored_rank,
+    without_duplicates,
+)
+from tilewright.support.errors import TilewrightError, error
+from tilewright.support.names import plain
+from tilewright.support.places import located
+
+_ENTRIES: dict[tuple[str, str], Any] = {}
+
+
+def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
+    """Run a registered program on tensors, sparse or dense."""
+    text, tensors, ints, held = prepared(name, inputs)
+    outs = run(text, tensors, ints, floats)
+    wrapped = [
+        o if lead is None else SparseTensor(held[lead].structure, o)
+        for o, lead in zip(outs, _leads(text, *_place(tensors)), strict=True)
+    ]
+    return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def prepared(
+    name: str, inputs: dict[str, Any]
+) -> tuple[str, list[Tensor], list[int], dict[str, Any]]:
+    """What `run` takes, and the inputs as they are used: rows first, formats that fit, nothing doubled in a search."""
+    where = title_of(name, tuple(inputs))
+    held = {n: v if _dense(v) else rows_first(as_sparse(v, where, n)) for n, v in inputs.items()}
+    if any(isinstance(v, SparseTensor) and isinstance(v.structure, Tree) for v in held.values()):
+        held = fitting(name, held)
+    text, tensors, ints = arguments(name, held)
+    _check(text, tensors, where)
+    _check_sizes(name, held, where)
+    if sum(isinstance(v, SparseTensor) for v in held.values()) > 1:
+        searched = _searched(text, *_place(tensors))
+        if any(doubled(held[n]) for n in searched):
+            held |= {n: without_duplicates(held[n]) for n in searched}
+            text, tensors, ints = arguments(name, held)
+    return text, tensors, ints, held
+
+
+def _place(tensors: list[Tensor]) -> tuple[str, int]:
+    device = tensors[0].device
+    return backend_of(device), -1 if device.index is None else device.index
+
+
+def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
+    """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
+    tensors = [v if _dense(v) else v.values for v in held.values()]
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if not wanted and _fits(arguments(name, held)[0]):
+        return held
+    flat = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
+    return flat
+
+
+@functools.cache
+def _fits(text: str) -> bool:
+    """Whether every statement can be lowered on these formats."""
+    try:
+        return bool(entry(text, "c").steps)
+    except TilewrightError:
+        return False
+
+
+def _dense(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided
+
+
+def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[int]]:
+    """The registered operator's arguments: the program's text, tensors and integers."""
+    args: list[Arg] = []
+    tensors: list[Tensor] = []
+    ints: list[int] = []
+    dense = {n: v for n, v in held.items() if _dense(v)}
+    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense.values())
+    first = True
+    for label, value in held.items():
+        if label in dense:
+            args.append(dense_arg(label, value))
+            tensors.append(value)
+            continue
+        prepare_at_second_use(value.structure, grad)
+        arg, more, sizes = bundle(label, value)
+        if first:
+            arg, more, sizes = with_lists(arg, more, sizes, value, dense)
+        first = False
+        args.append(arg)
+        tensors += more
+        ints += sizes
+    return program_text(name, tuple(args)), tensors, ints
+
+
+def with_lists(
+    arg: Arg, tensors: list[Tensor], ints: list[int], a: SparseTensor, inputs: dict[str, Any]
+) -> tuple[Arg, list[Tensor], list[int]]:
+    """The same argument with the work lists of a prepared structure, for programs over its rows."""
+    dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
+    s = a.structure
+    if not dense or not may_list(s, dense[-1]):
+        return arg, tensors, ints
+    x = dense[-1]
+    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
+    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad)
+    at = len(arg.arrays)
+    made = replace(arg, arrays=(*arg.arrays, *names))
+    return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]
+
+
+def _check(text: str, tensors: list[Tensor], where: str) -> None:
+    first = tensors[0].device
+    names = [n for a in read_program(text)[1] for n in a.names]
+    for name, t in zip(names, tensors, strict=True):
+        if t.device != first:
+            raise error(
+                "device", where=where, name=name, got=t.device, other=names[0], expected=first
+            )
+
+
+def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:
+    """One size for one axis, over all arguments that it addresses."""
+    for axis, places in places_of(program):
+        first, rest = places[0], places[1:]
+        for other in rest:
+            a, b = (_extent(inputs[name], dim) for name, dim in (first, other))
+            if a != b:
+                got = f"{a} in {first[0]} (dimension {first[1]}) and {b} in {other[0]} (dimension {other[1]})"
+                why = error("axis-size", where=where, name=axis, got=got)
+                s = statement_with(program, axis, other[0])
+                raise located(why, source_of(s), s)
+
+
+def statement_with(program: str, axis: str, tensor: str) -> Stmt:
+    """The first statement in which an axis addresses a tensor."""
+    for s in TEMPLATES[program].traced.body:
+        for n in walk(s):
+            if isinstance(n, Load) and n.buffer.name == tensor:
+                if any(isinstance(ix, Index) and ix.name == axis for ix in n.indices):
+                    return s
+    return TEMPLATES[program].traced.body[0]
+
+
+def title_of(name: str, inputs: tuple[str, ...]) -> str:
+    """A call as users write it, without the program's mark; a constant to torch.compile."""
+    return f"{plain(name)}({', '.join(inputs)})"
+
+
+title_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _extent(value: Any, dim: int) -> int:
+    if isinstance(value, SparseTensor) and dim >= len(value.shape) and value.values is not None:
+        return value.values.shape[dim - len(value.shape) + stored_rank(value.structure)]
+    return value.shape[dim] if dim < len(value.shape) else -1
+
+
+@functools.cache
+def _places(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    traced = TEMPLATES[name].traced
+    found: dict[Index, dict[tuple[str, int], None]] = {}
+    for n in walk(traced.body):
+        if isinstance(n, Load) and n.buffer.name in traced.inputs:
+            for dim, ix in enumerate(n.indices):
+                if isinstance(ix, Index):
+                    found.setdefault(ix, {}).setdefault((n.buffer.name, dim))
+    return tuple((ix.name, tuple(places)) for ix, places in found.items())
+
+
+def places_of(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    """Where each axis of a program addresses an argument directly; a constant to torch.compile."""
+    return _places(name)
+
+
+places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
+    """The argument whose structure each output has; None for dense ones. A constant to torch.compile."""
+    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
+    outs: dict[str, str | None] = {}
+    for s in made.steps:
+        for t in s.bound.program.outputs:
+            lead = structure_of(t, s.bound.program, made.args)
+            outs[t.name] = None if lead is None else lead.name
+    return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
+
+
+def _searched(text: str, backend: str, index: int) -> tuple[str, ...]:
+    """The sparse arguments that are looked up. A constant to torch.compile."""
+    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
+    return tuple(sorted({n for s in made.steps for n in s.searched}))
+
+
+_leads._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_searched._dynamo_marked_constant = True  # type: ignore[attr-defined]
