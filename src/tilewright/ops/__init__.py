@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
+from tilewright.ops.arithmetic import add, matmul, multiply
 from tilewright.ops.attention import attention
 from tilewright.ops.einsum import einsum
 from tilewright.ops.linear import linear
@@ -14,10 +15,17 @@ from tilewright.support.places import public
 
 
 @public
-def _matmul(a: SparseTensor, x: Tensor) -> Tensor:
-    return spmm(a, x)
+def _matmul(a: SparseTensor, x: Tensor | SparseTensor) -> Tensor | SparseTensor:
+    return matmul(a, x) if isinstance(x, SparseTensor) else spmm(a, x)
+
+
+@public
+def _multiply(a: SparseTensor, b: SparseTensor | float) -> SparseTensor:
+    return multiply(a, b) if isinstance(b, SparseTensor) else a.map(lambda v: v * b)
 
 
 SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 
 __all__ = ["attention", "einsum", "linear", "program", "sddmm", "spmm", "tune"]

@@ -22,6 +22,7 @@ from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
 from tilewright.ops.args import Arg, dense_arg, program_text, read_program
 from tilewright.ops.backend import backend_of
+from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import entry, structure_of
 from tilewright.ops.library import run
 from tilewright.ops.plans import listed, may_list
@@ -109,20 +110,36 @@ def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[
     dense = {n: v for n, v in held.items() if _dense(v)}
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense.values())
     first = True
+    homes: dict[int, Arg] = {}
     for label, value in held.items():
         if label in dense:
             args.append(dense_arg(label, value))
             tensors.append(value)
+            continue
+        home = homes.get(id(value.structure))
+        if home is not None and value.values is not None:
+            args.append(_on(label, value, home))
+            tensors.append(value.values.contiguous())
             continue
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
         if first:
             arg, more, sizes = with_lists(arg, more, sizes, value, dense)
         first = False
+        homes.setdefault(id(value.structure), arg)
         args.append(arg)
         tensors += more
         ints += sizes
     return program_text(name, tuple(args)), tensors, ints
+
+
+def _on(label: str, value: SparseTensor, home: Arg) -> Arg:
+    """Other values on the structure of an argument before."""
+    assert value.values is not None
+    rank = len(value.shape) + value.values.dim() - stored_rank(value.structure)
+    return Arg(
+        label, f"like:{home.name}", name_of(value.values.dtype, label), rank, block=home.block
+    )
 
 
 def with_lists(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.coord import Assign, Index
 from tilewright.ir.expr import Const, Expr, Load
 from tilewright.language.trace import Ref, Traced, sum_leftover
+from tilewright.ops.arithmetic import matmul
 from tilewright.ops.call import call
 from tilewright.ops.registry import register
 from tilewright.support.errors import error
@@ -18,15 +20,40 @@ from tilewright.support.places import public
 
 
 @public
-def einsum(subscripts: str, *operands: Any) -> Any:
-    """The product of two or three operands (sparse or dense), summed over letters missing in the output.
+def einsum(subscripts: str, *operands: Any, out_format: str | None = None) -> Any:
+    """The product of operands (sparse or dense, any number), summed over letters missing in the output.
 
     The result is dense, unless its letters are those of a sparse operand: then it takes that structure.
+    out_format: "dense", or a format's name. The product of two sparse matrices, "ij,jk->ik", is then made sparse
+    from the start.
 
     >>> y = einsum("ij,jf->if", A, x)
+    >>> C = einsum("ij,jk->ik", A, B, out_format="csr")
     """
     traced = _traced(subscripts, len(operands))
-    return call(traced.name, dict(zip(traced.inputs, operands, strict=True)), [])
+    sparse = [isinstance(t, SparseTensor) for t in operands]
+    if out_format not in (None, "dense") and sparse == [True, True] and _is_product(subscripts):
+        return matmul(*operands).to_format(str(out_format))
+    made = call(traced.name, dict(zip(traced.inputs, operands, strict=True)), [])
+    if out_format is None or (out_format == "dense" and not isinstance(made, SparseTensor)):
+        return made
+    if out_format == "dense":
+        return made.to_dense()
+    if not isinstance(made, SparseTensor):
+        expected = (
+            "a sparse operand with the output's letters, or the product of two sparse matrices"
+        )
+        raise error(
+            "einsum", where="einsum", got=f"a dense result of {subscripts!r}", expected=expected
+        )
+    return made.to_format(out_format)
+
+
+def _is_product(subscripts: str) -> bool:
+    """ij,jk->ik"""
+    left, _, right = subscripts.replace(" ", "").partition("->")
+    a, _, b = left.partition(",")
+    return len(a) == len(b) == 2 and a[1] == b[0] and right == a[0] + b[1] and a[0] != b[1]
 
 
 def traced_for(subscripts: str, count: int) -> tuple[str, tuple[str, ...]]:
@@ -64,8 +91,8 @@ def _check(subscripts: str, groups: list[str], arrow: str, right: str, count: in
         raise refuse("plain letters; write every dimension out instead of an ellipsis")
     if not arrow:
         raise refuse("an arrow with the output's letters")
-    if len(groups) != count or count not in (1, 2, 3):
-        raise refuse(f"one group of letters for each of the {count} operands (up to three)")
+    if len(groups) != count:
+        raise refuse(f"one group of letters for each of the {count} operands")
     if not all(g.isalpha() for g in groups) or not (right.isalpha() or right == ""):
         raise refuse("letters only")
     if len(set(right)) != len(right) or any(len(set(g)) != len(g) for g in groups):

@@ -141,7 +141,7 @@ def _dense_reduction(p: flat.Program, nest: Nest, r: Reduction, setting: Setting
         return p
     if setting.get("inner"):
         return step.lane(p, r.name, setting["inner"])
-    if setting.get("whole") and not r.depth:
+    if setting.get("whole") and not r.depth and nest.rows is None:
         return step.lane(p, r.name, setting["width"])
     p = step.split(p, r.name, setting.get("width", 32))
     return step.kind(p, f"{r.name}_i", "lane")

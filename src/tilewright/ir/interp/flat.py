@@ -140,7 +140,7 @@ class _Run(Maker):
         lo, hi, key = np.broadcast_arrays(*given)
         live = np.broadcast_to(self.narrowed(lo.shape), lo.shape)
         made = np.full(lo.shape, -1, np.int64)
-        for at in zip(*np.nonzero(live), strict=True):
+        for at in map(tuple, np.argwhere(live)):
             where = np.arange(int(lo[at]), int(hi[at]))
             held = self.memory.gather(b, where, np.full(where.shape, True), 0, str(self.now))
             hits = np.flatnonzero(held == key[at])

@@ -18,7 +18,7 @@ from tilewright.ir.parse.expr import Reader
 from tilewright.ir.parse.types import TypeReader
 from tilewright.ir.text.program import usual_coords
 
-AXIS = ("under", "indptr", "indices", "extent", "name")
+AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "extent", "name")
 METHODS = ("on", "at", "stored", "strides", "values", "perm")
 
 
@@ -58,9 +58,12 @@ class CoordReader(TypeReader, Reader):
             self.fail(n, f"`{ast.unparse(n)}` has other arguments", f"a length, {', '.join(AXIS)}")
         length = self.size(n.args[0]) if n.args else None
         parent = self.known(self.axes, keys["under"], "axis") if "under" in keys else None
-        ptr, idx = (
+        ptr, idx, mask = (
             self.known(self.arrays, keys[k], "array") if k in keys else None
-            for k in ("indptr", "indices")
+            for k in ("indptr", "indices", "mask")
+        )
+        padded, shared = (
+            bool(ast.literal_eval(keys[k])) if k in keys else False for k in ("padded", "shared")
         )
         extent = "fixed" if ptr is None else "variable"
         if "extent" in keys:
@@ -68,7 +71,7 @@ class CoordReader(TypeReader, Reader):
         if "name" in keys:
             name = ast.literal_eval(keys["name"])
         assert isinstance(n.func, ast.Name)
-        return Axis(name, n.func.id, extent, length, parent, ptr, idx)
+        return Axis(name, n.func.id, extent, length, parent, ptr, idx, padded, shared, mask)
 
     def known(self, table: dict[str, Any], n: ast.expr, what: str) -> Any:
         name = self.word(n, f"the name of an {what}")

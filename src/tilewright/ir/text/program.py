@@ -137,15 +137,16 @@ class Programs(Stmts):
             n += 1
             made = f"{ax.name}_{n}"
         self.axes[ax] = made
-        for b in (ax.indptr, ax.indices):
-            if b is not None:
-                self.arrays.setdefault(b)
+        for b in ax.arrays:
+            self.arrays.setdefault(b)
 
     def axis(self, ax: Axis, made: str) -> str:
         said = [] if ax.length is None else [self.expr(ax.length)]
         said += [] if ax.parent is None else [f"under={self.axes[ax.parent]}"]
         said += [] if ax.indptr is None else [f"indptr={ax.indptr.name}"]
         said += [] if ax.indices is None else [f"indices={ax.indices.name}"]
+        said += [] if ax.mask is None else [f"mask={ax.mask.name}"]
+        said += [f"{flag}=True" for flag in ("padded", "shared") if getattr(ax, flag)]
         usual = "fixed" if ax.indptr is None else "variable"
         said += [] if ax.extent == usual else [f"extent={ax.extent}"]
         said += [] if ax.name == made else [f'name="{ax.name}"']
@@ -186,7 +187,7 @@ def usual_coords(axes: tuple[Axis, ...]) -> tuple[tuple[tuple[Axis, int], ...], 
 
 
 def _sizes_of(t: Tensor) -> list[Expr]:
-    held = [b for ax in t.axes for b in (ax.indptr, ax.indices)] + [t.values, t.perm]
+    held = [*(b for ax in t.axes for b in ax.arrays), t.values, t.perm]
     made = [e for b in held if b is not None for e in (*b.shape, *(b.strides or ()))]
     return [*t.shape, *(ax.length for ax in t.axes if ax.length is not None), *made]
 

@@ -1,0 +1,76 @@
+"""Sums and products of sparse matrices: A + B on the union of their places, A * B on A's, A @ B on the product's.
+
+Each is a program over the structure of the result; the operands are looked up there, and absent means 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.formats.meet import product, union
+from tilewright.formats.tensor import SparseTensor
+from tilewright.language import functions as fn
+from tilewright.language.trace import Param, axes, trace
+from tilewright.ops.call import call
+from tilewright.ops.registry import register
+from tilewright.ops.sparse import as_rows, rows_first, without_duplicates
+from tilewright.support.errors import error
+
+
+def sparse_add(u: Param, a: Param, b: Param, e: Param) -> None:
+    i, j = axes("i j")
+    e[i, j] = u[i, j] * (a[i, j] + b[i, j])
+
+
+def sparse_multiply(a: Param, b: Param, e: Param) -> None:
+    i, j = axes("i j")
+    e[i, j] = a[i, j] * b[i, j]
+
+
+def sparse_product(u: Param, a: Param, b: Param, e: Param) -> None:
+    i, j, k = axes("i j k")
+    e[i, k] = u[i, k] * fn.sum(j, a[i, j] * b[j, k])
+
+
+for _program in (sparse_add, sparse_multiply, sparse_product):
+    register(trace(_program))
+
+
+def add(a: Any, b: Any) -> SparseTensor:
+    """a + b, on the places that either has."""
+    a, b = _matrices("A + B", a, b)
+    made: SparseTensor = call(
+        "sparse_add", {"u": _ones(union(a.structure, b.structure)), "a": a, "b": b}, []
+    )
+    return made
+
+
+def multiply(a: Any, b: Any) -> SparseTensor:
+    """a * b, elementwise, on the places of a."""
+    a, b = _matrices("A * B", a, b)
+    made: SparseTensor = call("sparse_multiply", {"a": a, "b": b}, [])
+    return made
+
+
+def matmul(a: Any, b: Any) -> SparseTensor:
+    """a @ b with a sparse result: its places first, then its values."""
+    a, b = _matrices("A @ B", a, b, inner=True)
+    places = _ones(product(a.structure, b.structure))
+    made: SparseTensor = call("sparse_product", {"u": places, "a": a, "b": b}, [])
+    return made
+
+
+def _ones(s: Any) -> SparseTensor:
+    return SparseTensor(s, None)
+
+
+def _matrices(where: str, a: Any, b: Any, inner: bool = False) -> tuple[SparseTensor, SparseTensor]:
+    for name, t in (("A", a), ("B", b)):
+        if not isinstance(t, SparseTensor):
+            raise error("not-sparse", where=where, name=name, got=type(t).__name__)
+    fits = a.shape[1] == b.shape[0] if inner else tuple(a.shape) == tuple(b.shape)
+    if not fits:
+        expected = f"{a.shape[1]} rows" if inner else f"{tuple(a.shape)}, as A"
+        raise error("shape", where=where, name="B", got=tuple(b.shape), expected=expected)
+    made = tuple(without_duplicates(rows_first(as_rows(t))) for t in (a, b))
+    return made[0], made[1]
