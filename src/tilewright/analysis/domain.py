@@ -102,7 +102,9 @@ def _covers(s: coord.Assign, out: Tensor) -> bool:
     for t in s.targets:
         if t.buffer is out:
             plain = all(isinstance(ix, Index) and ix not in held for ix in t.indices)
-            return out.sparse or (plain and len(set(t.indices)) == len(t.indices))
+            if out.sparse:
+                return not any(ax.padded or ax.shared or ax.mask is not None for ax in out.axes)
+            return plain and len(set(t.indices)) == len(t.indices)
     return False
 
 

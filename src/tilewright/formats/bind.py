@@ -177,7 +177,8 @@ class _Bind:
         ]
         inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, dims)]
         self.stored[name] = stored
-        values = Buffer(name, s.dtype, (stored, *blocks, *trail)) if s.values else None
+        entries = self.rule(f"{name}_entries", name, 0) if s.perm and s.values else stored
+        values = Buffer(name, s.dtype, (entries, *blocks, *trail)) if s.values else None
         perm = Buffer(f"{name}_perm", s.index, (stored,), "index") if s.perm else None
         return Tensor(
             name,
@@ -305,17 +306,17 @@ class _Bind:
                     stored = t.values.shape[0] if t.values is not None else self.stored[t.name]
                     tail = self.tail(target, rank(t))
                     blocks = inner_lengths(structure(t))
-                    if len(target.indices) == len(f.indices):
+                    if target.indices == f.indices:
                         made = (stored, *blocks, *t.shape[rank(t) :])
                         return _Lead(t, made)
                     extra = [Axis(ix.name, "dense", "fixed", n) for ix, n in tail]
                     grown = Tensor(
                         t.name,
                         t.dtype,
-                        (*t.shape, *(n for _, n in tail)),
+                        (*t.shape[: rank(t)], *(n for _, n in tail)),
                         "in",
-                        (*t.axes, *extra),
-                        (*t.coords, *(((ax, 1),) for ax in extra)),
+                        (*structure(t), *extra),
+                        (*t.coords[: rank(t)], *(((ax, 1),) for ax in extra)),
                         t.values,
                         t.perm,
                     )

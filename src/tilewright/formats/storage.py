@@ -120,7 +120,10 @@ def _level(
             return Axis(label, "dense", "variable", None, parent, ptr), total
         total = sizes.rule(f"{name}_c{n}", f"{name}_indices{n}", 0)
         idx = sizes.array(name, f"indices{n}", s, total)
-        return Axis(label, "sparse", "variable", None, parent, ptr, idx, lv.padded), total
+        below = layout(s.format).levels[n + 1 :]
+        again = any(o.kind == "sparse" and o.extent == "fixed" for o in below)
+        made = Axis(label, "sparse", "variable", None, parent, ptr, idx, lv.padded, repeats=again)
+        return made, total
     if n == 0 and lv.kind == "sparse":
         total = sizes.rule(f"{name}_c{n}", f"{name}_indices{n}", 0)
         return Axis(

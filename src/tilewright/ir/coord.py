@@ -42,7 +42,7 @@ class Axis(Node):
     """One storage axis. Variable axes have `indptr` over the parent; sparse ones have `indices`.
 
     padded: indices may be -1, no entry. shared: indices do not depend on the parent. mask: which positions of a
-    dense axis exist.
+    dense axis exist. repeats: a coordinate may come several times, so that it cannot be searched.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Axis(Node):
     padded: bool = False
     shared: bool = False
     mask: Buffer | None = None
+    repeats: bool = False
 
     @property
     def arrays(self) -> tuple[Buffer, ...]:

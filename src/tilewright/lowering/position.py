@@ -19,7 +19,7 @@ from typing import Any
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import Key, held, lead, rank, stored, structure
+from tilewright.ir.drive import Key, held, key_of, lead, rank, stored, structure
 from tilewright.ir.expr import (
     Bin,
     Buffer,
@@ -454,10 +454,10 @@ def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
 def in_order(turns: list[_Turn]) -> list[_Turn]:
     """Axes of one tree keep its order; others stay where they were written."""
     made = list(turns)
-    leads = {held(t.lead): t.lead for t in turns if t.lead is not None}
-    for mine, a in leads.items():
+    leads = {key_of(t.lead): t.lead for t in turns if t.lead is not None}
+    for key, a in leads.items():
         path = structure(a.buffer)
-        slots = [n for n, t in enumerate(turns) if t.lead is not None and held(t.lead) == mine]
+        slots = [n for n, t in enumerate(turns) if t.lead is not None and key_of(t.lead) == key]
         inside = sorted((turns[n] for n in slots), key=lambda t: path.index(t.axis))
         for n, t in zip(slots, inside, strict=True):
             made[n] = t
@@ -465,8 +465,8 @@ def in_order(turns: list[_Turn]) -> list[_Turn]:
 
 
 def repeats(a: Load, ax: Axis) -> bool:
-    """Whether an axis holds a coordinate several times: one for each single entry under it."""
-    return any(c.parent is ax and c.length == Const(1, "i64") for c in a.buffer.axes)
+    """Whether an axis may hold a coordinate several times, for instance once for each entry under it."""
+    return ax.repeats or any(c.parent is ax and c.length == Const(1, "i64") for c in a.buffer.axes)
 
 
 def unfit(a: Load, why: str) -> Exception:

@@ -83,10 +83,11 @@ def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
     tensors = [v if _dense(v) else v.values for v in held.values()]
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    if not wanted and _fits(arguments(name, held)[0]):
+    if wanted:
+        held = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
+    if _fits(arguments(name, held)[0]):
         return held
-    flat = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
-    return flat
+    return {n: v if _dense(v) else as_rows(v) for n, v in held.items()}
 
 
 @functools.cache

@@ -49,13 +49,20 @@ def rows_first(a: SparseTensor) -> SparseTensor:
 
 
 def as_rows(a: SparseTensor) -> SparseTensor:
-    """csr of a matrix in a general format; its values, flat, in their own order."""
+    """csr of a matrix in a general format (csf of a larger tensor); its values, flat, in their own order."""
     s, v = a.structure, a.values
     if not isinstance(s, Tree):
         return a
-    if v is not None and stored_rank(s) > 1:
-        v = v.flatten(0, stored_rank(s) - 1)
-    return SparseTensor(s.as_csr(), v)
+    if len(s.shape) != 2:
+        return a.to_format("csf")
+    csr = s.as_csr()
+    if v is None:
+        return SparseTensor(csr, None)
+    v = v.flatten(0, stored_rank(s) - 1) if stored_rank(s) > 1 else v
+    if csr.perm is None or csr.nnz == v.shape[0]:
+        return SparseTensor(csr, v)
+    entries = Structure("csr", csr.shape, csr.indptr, csr.indices, check=False)
+    return SparseTensor(entries, v.index_select(0, csr.perm))
 
 
 def doubled(a: SparseTensor) -> bool:

@@ -23,6 +23,7 @@ from tilewright.ops.sparse import (
     prepare_at_second_use,
     rows_first,
     sparse_arg,
+    stored_rank,
 )
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
@@ -122,7 +123,7 @@ def _told(x: Any) -> tuple[object, ...]:
 
 def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None) -> Recipe:
     """The first call of a kind checks, converts and plans."""
-    heads = a.values is not None and a.values.dim() == 2 and a.structure.format != "bsr"
+    heads = a.values is not None and a.values.dim() - stored_rank(a.structure) == 1
     _check(a, x, reduce, heads)
     name = f"heads_{reduce}" if heads else reduce
     a = rows_first(a)

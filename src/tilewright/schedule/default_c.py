@@ -38,6 +38,8 @@ def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
     rows = nest.rows
     if (rows is not None and last is rows[0]) or not isinstance(last.lo, Const):
         return p
+    if not nest.fits_lanes(last):
+        return p
     name = last.var.name
     if isinstance(last.hi, Const):
         tile = feature_tile(int(last.hi.value), options.width)

@@ -32,11 +32,7 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
 
 def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
     """Loads addressed through `let j = idx[p]`, one for each buffer."""
-    lets = [
-        (s, s.value.buffer)
-        for s in loop.body
-        if isinstance(s, stmt.Let) and isinstance(s.value, Load) and s.value.indices == (loop.var,)
-    ]
+    lets = _coordinates(loop)
     found: dict[str, tuple[stmt.Let, Buffer, Load]] = {}
     for n in walk(loop.body):
         if isinstance(n, Load):
@@ -49,7 +45,14 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
 
 def _needs(loop: Loop, names: set[Var]) -> bool:
     """Whether an address needs values that are not known at the top of the body."""
-    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let)}
-    lanes = {s.var for s in walk(loop.body) if isinstance(s, Loop)}
-    first = {s.var for s in loop.body if isinstance(s, stmt.Let)}
-    return bool(names & (made - first)) or bool(names & lanes)
+    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let | Loop)}
+    return bool(names & (made - {s.var for s, _ in _coordinates(loop)}))
+
+
+def _coordinates(loop: Loop) -> list[tuple[stmt.Let, Buffer]]:
+    """let j = idx[p], for the loop's own p: the statement and the array"""
+    return [
+        (s, s.value.buffer)
+        for s in loop.body
+        if isinstance(s, stmt.Let) and isinstance(s.value, Load) and s.value.indices == (loop.var,)
+    ]

@@ -18,7 +18,7 @@ from tilewright.ir.parse.expr import Reader
 from tilewright.ir.parse.types import TypeReader
 from tilewright.ir.text.program import usual_coords
 
-AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "extent", "name")
+AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "repeats", "extent", "name")
 METHODS = ("on", "at", "stored", "strides", "values", "perm")
 
 
@@ -62,8 +62,9 @@ class CoordReader(TypeReader, Reader):
             self.known(self.arrays, keys[k], "array") if k in keys else None
             for k in ("indptr", "indices", "mask")
         )
-        padded, shared = (
-            bool(ast.literal_eval(keys[k])) if k in keys else False for k in ("padded", "shared")
+        padded, shared, repeats = (
+            bool(ast.literal_eval(keys[k])) if k in keys else False
+            for k in ("padded", "shared", "repeats")
         )
         extent = "fixed" if ptr is None else "variable"
         if "extent" in keys:
@@ -71,7 +72,9 @@ class CoordReader(TypeReader, Reader):
         if "name" in keys:
             name = ast.literal_eval(keys["name"])
         assert isinstance(n.func, ast.Name)
-        return Axis(name, n.func.id, extent, length, parent, ptr, idx, padded, shared, mask)
+        return Axis(
+            name, n.func.id, extent, length, parent, ptr, idx, padded, shared, mask, repeats
+        )
 
     def known(self, table: dict[str, Any], n: ast.expr, what: str) -> Any:
         name = self.word(n, f"the name of an {what}")

@@ -1,0 +1,233 @@
+"""Programs over several sparse structures, and over every format: results and gradients against dense ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ops.matrices import close, matrix, randn
+from ops.places import Place
+from torch import Tensor
+from torch.autograd import gradcheck
+
+import tilewright as tw
+from tilewright.support.errors import FormatError
+
+F64 = torch.float64
+
+
+@tw.program
+def masked_product(m: Any, a: Any, b: Any, e: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    e[i, j] = m[i, j] * tw.sum(k, a[i, k] * b[k, j])
+
+
+@tw.program
+def product(a: Any, b: Any, y: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    y[i, j] = tw.sum(k, a[i, k] * b[k, j])
+
+
+@tw.program
+def plus(a: Any, b: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = a[i, j] + b[i, j]
+
+
+@tw.program
+def hyper(h: Any, g: Any, x: Any, y: Any) -> None:
+    i, e, j, f = tw.axes("i e j f")
+    y[i, f] = tw.sum(e, h[i, e] * tw.sum(j, g[e, j] * x[j, f]))
+
+
+@tw.program
+def typed(a: Any, t: Any, x: Any, w: Any, y: Any) -> None:
+    i, j, k, l = tw.axes("i j k l")
+    y[i, l] = tw.sum((j, k), a[i, j] * x[j, k] * w[t[i, j], k, l])
+
+
+@tw.program
+def times(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * x[j, f])
+
+
+@tw.program
+def largest(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.max(j, a[i, j] * x[j, f])
+
+
+@tw.program
+def sampled(a: Any, x: Any, z: Any, e: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    e[i, j] = a[i, j] * tw.sum(f, x[i, f] * z[j, f])
+
+
+def sparse(place: Place, n: int, m: int, seed: int, dtype: torch.dtype = F64) -> tw.SparseTensor:
+    return tw.SparseTensor.from_dense(matrix(n, m, 0.35, seed).to(dtype).to(place.device))
+
+
+# --- several structures -----------------------------------------------------------------------------
+
+
+def test_results(where: Place) -> None:
+    m, a, b = sparse(where, 7, 9, 1), sparse(where, 7, 6, 2), sparse(where, 6, 9, 3)
+    dense = a.to_dense() @ b.to_dense()
+    close(masked_product(m, a, b).to_dense(), m.to_dense() * dense)
+    close(product(a, b), dense)
+    close(plus(a, sparse(where, 7, 6, 4)), a.to_dense() + sparse(where, 7, 6, 4).to_dense())
+    h, x = sparse(where, 6, 8, 5), randn(6, 5, device=where.device).to(F64)
+    g = tw.SparseTensor.from_dense(h.to_dense().T.contiguous())
+    close(hyper(h, g, x), h.to_dense() @ g.to_dense() @ x)
+
+
+def test_values_on_one_structure_are_not_searched(where: Place) -> None:
+    a = sparse(where, 6, 7, 1)
+    kinds = torch.arange(a.nnz, device=where.device) % 3
+    t = a.with_values(kinds)
+    x, w = (randn(*s, device=where.device).to(F64) for s in ((7, 5), (3, 5, 4)))
+    want = torch.einsum("ij,jk,ijkl->il", a.to_dense(), x, w[t.to_dense()])
+    close(typed(a, t, x, w), want)
+    assert "find(" not in typed.kernels(a, t, x, w)[-1].stages["flat"]
+
+
+def test_duplicates_add_up_where_they_are_looked_up(where: Place) -> None:
+    rows, cols = (torch.tensor(v, device=where.device) for v in ([0, 0, 2], [1, 1, 3]))
+    values = torch.tensor([1.0, 2.0, 3.0], dtype=F64, device=where.device)
+    twice = tw.SparseTensor.from_coo(rows, cols, values, (4, 5))
+    ones = tw.SparseTensor.from_dense(torch.ones(4, 5, dtype=F64, device=where.device))
+    close((ones * twice).to_dense(), twice.to_dense())
+
+
+def test_arithmetic(where: Place) -> None:
+    a, b, c = sparse(where, 7, 6, 1), sparse(where, 7, 6, 2), sparse(where, 6, 5, 3)
+    close((a + b).to_dense(), a.to_dense() + b.to_dense())
+    close((a * b).to_dense(), a.to_dense() * b.to_dense())
+    close((a * 2.0).to_dense(), a.to_dense() * 2)
+    made = a @ c
+    assert isinstance(made, tw.SparseTensor)
+    close(made.to_dense(), a.to_dense() @ c.to_dense())
+    assert tw.einsum("ij,jk->ik", a, c, out_format="coo").format == "coo"
+
+
+@pytest.mark.parametrize("shape", [(0, 6, 5), (7, 0, 5), (7, 6, 0), (1, 1, 1)])
+def test_arithmetic_of_nothing(shape: tuple[int, int, int], where: Place) -> None:
+    n, m, k = shape
+    a, c = sparse(where, n, m, 1), sparse(where, m, k, 3)
+    close((a + a).to_dense(), 2 * a.to_dense())
+    close((a @ c).to_dense(), a.to_dense() @ c.to_dense())
+
+
+def test_gradients(where: Place) -> None:
+    a, b, c = sparse(where, 5, 4, 1), sparse(where, 5, 4, 2), sparse(where, 4, 3, 3)
+    va, vb, vc = (t.values.clone().requires_grad_() for t in (a, b, c))
+    gradcheck(lambda p, q: (a.with_values(p) + b.with_values(q)).values, (va, vb))
+    gradcheck(lambda p, q: (a.with_values(p) @ c.with_values(q)).values, (va, vc))
+    gradcheck(lambda p, q: product(a.with_values(p), c.with_values(q)), (va, vc))
+
+
+def test_wrong_shapes_are_told() -> None:
+    a = tw.SparseTensor.from_dense(torch.eye(3))
+    with pytest.raises(FormatError, match="B"):
+        a + tw.SparseTensor.from_dense(torch.eye(4))
+    with pytest.raises(FormatError, match="B"):
+        a @ tw.SparseTensor.from_dense(torch.eye(4))
+
+
+# --- every format -----------------------------------------------------------------------------------
+
+FORMATS = (
+    "csr",
+    "csc",
+    "coo",
+    "dcsr",
+    "dbsr.4.4",
+    "ell",
+    "padded.4",
+    "srbcrs.4.2",
+    "dia",
+    "bitmap",
+)
+
+
+def in_format(name: str, dense: Tensor) -> tw.SparseTensor:
+    return tw.SparseTensor.from_dense(dense).to_format(name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_format(name: str, where: Place) -> None:
+    dense = matrix(12, 16, 0.3, 1).to(where.device)
+    x, z, u = (randn(n, 5, device=where.device) for n in (16, 16, 12))
+    a = in_format(name, dense)
+    close(times(a, x), dense @ x)
+    close(tw.spmm(a, x), dense @ x)
+    close(sampled(a, u, z).to_dense(), dense * (u @ z.T))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_format_of_nothing(name: str, where: Place) -> None:
+    dense = torch.zeros(8, 4, device=where.device)
+    x = torch.full((4, 3), float("nan"), device=where.device)
+    close(times(in_format(name, dense), x), torch.zeros(8, 3, device=where.device))
+
+
+@pytest.mark.parametrize("name", ["dcsr", "ell", "padded.4"])
+def test_pads_are_no_entries(name: str, where: Place) -> None:
+    """An operand may hold NaN where nothing is stored; an empty row of a maximum is -inf."""
+    dense = matrix(12, 16, 0.3, 1).to(where.device)
+    dense[3], dense[:, 5] = 0, 0
+    x = randn(16, 5, device=where.device)
+    x[5] = float("nan")
+    held = dense[:, :, None] * x[None].nan_to_num()
+    want = torch.where((dense != 0)[:, :, None], held, -torch.inf).amax(1)
+    close(largest(in_format(name, dense), x), want)
+
+
+def test_two_of_four(where: Place) -> None:
+    dense = randn(6, 16, device=where.device)
+    dense[:, 1::4], dense[:, 2::4] = 0, 0
+    x = randn(16, 5, device=where.device)
+    close(times(in_format("two_four", dense), x), dense @ x)
+
+
+@pytest.mark.parametrize("name", ["ell", "dbsr.4.4", "dia"])
+def test_gradients_of_formats(name: str, where: Place) -> None:
+    a = in_format(name, matrix(8, 8, 0.4, 1).to(F64).to(where.device))
+    v = a.values.clone().requires_grad_()
+    x = randn(8, 3, device=where.device).to(F64).requires_grad_()
+    gradcheck(lambda p, q: times(a.with_values(p), q), (v, x))
+
+
+# --- more than two dimensions -----------------------------------------------------------------------
+
+
+@tw.program
+def mttkrp(t: Any, b: Any, c: Any, y: Any) -> None:
+    i, j, k, f = tw.axes("i j k f")
+    y[i, f] = tw.sum((j, k), t[i, j, k] * b[j, f] * c[k, f])
+
+
+@tw.program
+def relational(a: Any, x: Any, w: Any, y: Any) -> None:
+    r, i, j, k, l = tw.axes("r i j k l")
+    y[i, l] = tw.sum((r, j, k), a[r, i, j] * x[j, k] * w[r, k, l])
+
+
+@tw.program
+def scaled(t: Any, b: Any, e: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    e[i, j, k] = t[i, j, k] * b[k]
+
+
+@pytest.mark.parametrize("name", ["csf", "csf.3.dense", "bucket.4"])
+def test_three_dimensions(name: str, where: Place) -> None:
+    dense = (matrix(5, 42, 0.2, 1)).reshape(5, 6, 7).to(where.device)
+    at = dense.nonzero().T.contiguous()
+    t = tw.SparseTensor.from_coords(at, dense[tuple(at)], (5, 6, 7), format=name)
+    b, c = randn(6, 4, device=where.device), randn(7, 4, device=where.device)
+    x, w = randn(7, 3, device=where.device), randn(5, 3, 2, device=where.device)
+    close(mttkrp(t, b, c), torch.einsum("ijk,jf,kf->if", dense, b, c))
+    close(relational(t, x, w), torch.einsum("rij,jk,rkl->il", dense, x, w))
+    close(scaled(t, c[:, 0]).to_dense(), dense * c[:, 0])
