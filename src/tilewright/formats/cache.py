@@ -1,6 +1,6 @@
 """The cache in front of operators: one `Structure` for a torch sparse tensor that is passed again.
 
-Owns: the memory of structures seen. In: a torch CSR, CSC, COO or BSR tensor. Out: its structure,
+Owns: the memory of structures seen. In: a torch CSR, CSC, COO, BSR or BSC tensor. Out: its structure,
 and how often it was asked for, so that the caller can prepare on the second use.
 
     structure, uses = CACHE.lookup(A)
@@ -113,7 +113,7 @@ def _index_arrays(a: Tensor) -> tuple[Tensor, Tensor]:
     if layout is torch.sparse_coo:
         at = a._indices()
         return at, at
-    if layout is torch.sparse_csc:
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
         return a.ccol_indices(), a.row_indices()
     return a.crow_indices(), a.col_indices()
 

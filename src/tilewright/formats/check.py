@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Probe:
+class Probe:
     """Numbers to fetch from the device, and what to say about them."""
 
     numbers: list[Tensor]
@@ -35,6 +35,33 @@ class _Probe:
     def ask(self, number: Tensor, judge: Callable[[int], None]) -> None:
         self.numbers.append(number.reshape(()).to(torch.int64))
         self.judges.append(judge)
+
+    def pointer(
+        self, indptr: Tensor, end: int | None, width: int | None, where: str, name: str
+    ) -> None:
+        """indptr starts at 0, never decreases, ends at `end`, and no row is longer than `width`."""
+
+        def expect(good: Callable[[int], bool], got: str, expected: str) -> Callable[[int], None]:
+            def judge(value: int) -> None:
+                if not good(value):
+                    said = got.format(value)
+                    raise error(
+                        "index-pointer", where=where, name=name, got=said, expected=expected
+                    )
+
+            return judge
+
+        self.ask(indptr[0], expect(lambda v: v == 0, "it starts at {}", "0 at the start"))
+        if indptr.shape[0] > 1:
+            step = indptr.diff()
+            self.ask(step.min(), expect(lambda v: v >= 0, "it steps by {}", "steps of 0 or more"))
+            if width is not None:
+                said = f"at most {width} in a row"
+                fits = expect(lambda v: v <= width, "a row has {} entries", said)
+                self.ask(step.max(), fits)
+        if end is not None:
+            said = f"{end}, the number of entries"
+            self.ask(indptr[-1], expect(lambda v: v == end, "it ends at {}", said))
 
     def answer(self) -> None:
         if not self.numbers:
@@ -46,10 +73,10 @@ class _Probe:
 def check_structure(s: Structure, where: str, names: dict[str, str]) -> bool:
     """Raise the first error of a structure; True if it is a coo one whose rows do not decrease."""
     arrays = _arrays(s, where, names)
-    _check_kinds(arrays, where)
+    check_kinds(arrays, where)
     sizes = _outer_sizes(s, where)
     _check_lengths(s, sizes, where, names)
-    probe = _Probe([], [])
+    probe = Probe([], [])
     if s.indptr is not None:
         _ask_pointer(probe, s, where, names.get("indptr", "indptr"))
     for field, bound in _bounds(s, sizes):
@@ -72,11 +99,12 @@ def check_values(values: Tensor, s: Structure, where: str, name: str = "values")
             other="the indices",
             expected=s.device,
         )
-    if values.ndim == 0 or values.shape[0] != s.nnz:
+    wanted = s.values_shape
+    if values.ndim == 0 or values.shape[0] != wanted[0]:
         got = values.shape[0] if values.ndim else "no"
-        raise error("value-count", where=where, name=name, got=got, expected=s.nnz)
-    if s.format == "bsr" and tuple(values.shape[1:3]) != tuple(s.block):
-        expected = f"({s.nnz}, {s.block[0]}, {s.block[1]}, ...)"
+        raise error("value-count", where=where, name=name, got=got, expected=wanted[0])
+    if tuple(values.shape[1 : len(wanted)]) != wanted[1:]:
+        expected = f"({', '.join(map(str, wanted))}, ...)"
         raise error("shape", where=where, name=name, got=tuple(values.shape), expected=expected)
 
 
@@ -104,7 +132,7 @@ def _arrays(s: Structure, where: str, names: dict[str, str]) -> list[tuple[str, 
     return found
 
 
-def _check_kinds(arrays: list[tuple[str, Tensor]], where: str) -> None:
+def check_kinds(arrays: list[tuple[str, Tensor]], where: str) -> None:
     first_name, first = arrays[0]
     for name, array in arrays:
         check_index_dtype(array, where, name)
@@ -159,7 +187,7 @@ def _bounds(s: Structure, sizes: tuple[int, int]) -> list[tuple[str, int]]:
     return [(field, bound) for field, bound in found if getattr(s, field) is not None]
 
 
-def _ask_range(probe: _Probe, array: Tensor, bound: int, where: str, name: str) -> None:
+def _ask_range(probe: Probe, array: Tensor, bound: int, where: str, name: str) -> None:
     def judge(value: int) -> None:
         if not 0 <= value < bound:
             raise error("index-range", where=where, name=name, got=value, expected=bound - 1)
@@ -170,25 +198,8 @@ def _ask_range(probe: _Probe, array: Tensor, bound: int, where: str, name: str) 
         probe.ask(high, judge)
 
 
-def _ask_pointer(probe: _Probe, s: Structure, where: str, name: str) -> None:
-    def expect(good: Callable[[int], bool], got: str, expected: str) -> Callable[[int], None]:
-        def judge(value: int) -> None:
-            if not good(value):
-                said = got.format(value)
-                raise error("index-pointer", where=where, name=name, got=said, expected=expected)
-
-        return judge
-
+def _ask_pointer(probe: Probe, s: Structure, where: str, name: str) -> None:
     assert s.indptr is not None
-    probe.ask(s.indptr[0], expect(lambda v: v == 0, "it starts at {}", "0 at the start"))
-    if s.indptr.shape[0] > 1:
-        step = s.indptr.diff()
-        probe.ask(step.min(), expect(lambda v: v >= 0, "it steps by {}", "steps of 0 or more"))
-        if s.format == "ragged":
-            width = s.shape[1]
-            fits = expect(lambda v: v <= width, "a row has {} entries", f"at most {width} in a row")
-            probe.ask(step.max(), fits)
-    if s.indices is not None:
-        count = s.indices.shape[0]
-        ends = expect(lambda v: v == count, "it ends at {}", f"{count}, the number of entries")
-        probe.ask(s.indptr[-1], ends)
+    width = s.shape[1] if s.format == "ragged" else None
+    end = None if s.indices is None else s.indices.shape[0]
+    probe.pointer(s.indptr, end, width, where, name)

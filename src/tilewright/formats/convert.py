@@ -1,26 +1,33 @@
 """Conversion of real tensors among formats, on their device, keeping the values' order.
 
-Owns: structure -> structure, values into blocks, dense <-> sparse. In and out: a `Structure` and
-its values (source order, None for ones). All of it goes through the levels: `walk.coordinates`
-reads any format, and grouping the coordinates of the outer level writes one.
+Owns: structure -> structure, and values into blocks. In and out: a `Structure` (or `Tree`) and its
+values (source order, None for ones). Every format is read through its levels (`walk`) and written
+by `lists` from csr, or by `slots` and `fibers` from coordinates.
 
     to_structure(csr, "csc")          # new index arrays; values stay as they are, `perm` finds them
     bsr = to_blocks(csr, (4, 4))      # entries move into blocks, so values change shape ...
-    fill_blocks(bsr, values)          # ... and new values flow in with one index operation
+    fill(bsr, values)                 # ... and new values flow in with one index operation
 
-Only entries -> blocks and dense -> sparse wait for the device: the number of blocks is not known
-before.
+Among csr, csc and coo nothing waits for the device; what has sizes that only the indices tell (the
+number of blocks, the longest row) waits once or twice.
 """
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
-from tilewright.formats import index, walk
-from tilewright.formats.layout import BLOCKED
+from tilewright.formats import fibers, index, lists, slots, walk
+from tilewright.formats.entries import Entries, entries_of, gathered
+from tilewright.formats.layout import BLOCKED, FAMILIES, FORMATS, SLOTTED, layout, parse
 from tilewright.formats.structure import Structure
+from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
+
+PADDED, STRIPS = 32, (8, 4)  # parameters where none are given
+TREES = ("dcsr", "csf", "csf.2")  # made without a list of all rows
 
 
 def convert(
@@ -29,10 +36,14 @@ def convert(
     """Structure and values in another format."""
     if name == s.format and block in (None, s.block):
         return s, values
+    if isinstance(s, Tree):
+        return _convert_tree(s, values, name, block)
     if name in BLOCKED:
         return _convert_to_blocks(s, values, name, block)
-    made = to_structure(s, name)
-    return made, flatten_blocks(values) if s.format == "bsr" and values is not None else values
+    if name in ("csr", "csc", "coo"):
+        made = to_structure(s, name)
+        return made, flatten_blocks(values) if s.format == "bsr" and values is not None else values
+    return _convert_to_tree(s, values, name, block)
 
 
 def to_structure(s: Structure, name: str) -> Structure:
@@ -46,32 +57,30 @@ def to_structure(s: Structure, name: str) -> Structure:
             return (s.as_csr() if s.blocked or s.format == "ragged" else s).transpose().T
         case "coo":
             return _to_coo(s)
-    expected = "csr, csc, coo, bsr or block_mask"
-    raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
+    raise error(
+        "argument", where="to_format", name="name", got=repr(name), expected="csr, csc or coo"
+    )
 
 
 def to_blocks(s: Structure, block: tuple[int, int]) -> Structure:
     """bsr of the blocks that hold an entry, sorted; `slots` says where each source entry goes."""
-    _check_block(s, block)
-    rows, cols = source_coordinates(s)
-    across = s.shape[1] // block[1]
-    at_row, at_col = _split(rows, block[0]), _split(cols, block[1])
-    keys = at_row[0].long() * across + at_col[0]
-    kept, place = _distinct(keys)
-    slots = (place * block[0] + at_row[1]) * block[1] + at_col[1]
-    outer, inner = _split(kept, max(across, 1))
-    indptr = index.pointers(outer.to(rows.dtype), s.shape[0] // block[0])
-    indices = inner.to(rows.dtype)
-    return Structure("bsr", s.shape, indptr, indices, block=block, slots=slots, check=False)
+    check_block(s, block)
+    entries, _ = entries_of(s, None)
+    outer, indices, place = slots.blocks(entries, block)
+    indptr = index.ends(outer, s.shape[0] // block[0])
+    return Structure(
+        "bsr", s.shape, indptr, indices, block=block, slots=entries.by_source(place), check=False
+    )
 
 
-def fill_blocks(s: Structure, values: Tensor) -> Tensor:
-    """Source entries [entries, *trailing] -> blocks [nnz, b0, b1, *trailing]; duplicates add up."""
+def fill(s: Structure, values: Tensor) -> Tensor:
+    """Source entries [entries, *trailing] -> the stored shape of a bsr or slotted structure.
+
+    Duplicates add up: [nnz, b0, b1, *trailing] for bsr.
+    """
     if s.slots is None:
-        expected = "a bsr structure made from entries (to_format)"
-        raise error(
-            "argument", where="fill_blocks", name="structure", got=repr(s), expected=expected
-        )
+        expected = "a structure with blocks or slots, made from entries (to_format)"
+        raise error("argument", where="fill", name="structure", got=repr(s), expected=expected)
     if values.ndim == 0 or values.shape[0] != s.slots.shape[0]:
         raise error(
             "value-count",
@@ -80,9 +89,9 @@ def fill_blocks(s: Structure, values: Tensor) -> Tensor:
             got=values.shape[0] if values.ndim else "no",
             expected=s.slots.shape[0],
         )
-    trailing = values.shape[1:]
-    flat = values.new_zeros((s.nnz * s.block[0] * s.block[1], *trailing))
-    return flat.index_add(0, s.slots, values).reshape(s.nnz, *s.block, *trailing)
+    size, trailing = s.values_shape, values.shape[1:]
+    flat = values.new_zeros((prod(size), *trailing))
+    return flat.index_add_(0, s.slots, values).reshape(*size, *trailing)
 
 
 def flatten_blocks(values: Tensor) -> Tensor:
@@ -91,14 +100,25 @@ def flatten_blocks(values: Tensor) -> Tensor:
 
 
 def stored(s: Structure, values: Tensor) -> Tensor:
-    """Values in storage order: values[perm]."""
-    return values if s.perm is None else values.index_select(0, s.perm)
+    """Values in storage order: values[perm]; zeros where a tree has no entry."""
+    if not isinstance(s, Tree) or s.slotted:
+        return values if s.perm is None else values.index_select(0, s.perm)
+    if s.perm is not None:
+        empty = not values.shape[0]
+        size = (s.positions, *values.shape[1:])
+        values = values.new_zeros(size) if empty else values.index_select(0, s.perm)
+    alive = walk.places(s)[1] if any(level.padded for level in s.levels) else None
+    return values if alive is None else only(values, alive)
+
+
+def only(values: Tensor, alive: Tensor) -> Tensor:
+    """Zeros, whatever was there, where there is no entry."""
+    return torch.where(alive.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
 
 
 def ones(s: Structure, dtype: torch.dtype) -> Tensor:
-    """The values that None stands for: [nnz], or [nnz, b0, b1] for bsr."""
-    size = (s.nnz, *s.block) if s.format == "bsr" else (s.nnz,)
-    return torch.ones(size, dtype=dtype, device=s.device)
+    """The values that None stands for: [nnz], or the stored shape."""
+    return torch.ones(s.values_shape, dtype=dtype, device=s.device)
 
 
 def source_coordinates(s: Structure) -> tuple[Tensor, Tensor]:
@@ -112,72 +132,33 @@ def source_coordinates(s: Structure) -> tuple[Tensor, Tensor]:
     return rows.index_select(0, back), cols.index_select(0, back)
 
 
-def to_dense(s: Structure, values: Tensor) -> Tensor:
-    """[rows, cols, *trailing]; duplicates add up; differentiable in the values."""
-    if values.dtype == torch.bool:
-        return to_dense(s, values.to(torch.uint8)).to(torch.bool)
-    if s.blocked:
-        return _blocks_to_dense(s, stored(s, values))
-    rows, cols = walk.coordinates(s)
-    trailing = values.shape[1:]
-    flat = values.new_zeros((s.shape[0] * s.shape[1], *trailing))
-    at = rows.long() * s.shape[1] + cols
-    return flat.index_add(0, at, stored(s, values)).reshape(*s.shape, *trailing)
-
-
-def dense_to_csr(dense: Tensor, mask: Tensor | None) -> tuple[Structure, Tensor]:
-    """csr of the entries that are kept (mask) or not zero; values follow row-major order."""
-    kept = _kept(dense, mask)
-    rows, cols = kept.nonzero(as_tuple=True)
-    shape = (dense.shape[0], dense.shape[1])
-    made = Structure("csr", shape, index.pointers(rows, shape[0]), cols, check=False)
-    made.row_of = rows
-    return made, dense[rows, cols]
-
-
-def dense_to_blocks(
-    dense: Tensor, mask: Tensor | None, block: tuple[int, int]
-) -> tuple[Structure, Tensor]:
-    """bsr of the blocks that hold a kept entry; what is not kept is zero inside."""
-    kept = _kept(dense, mask)
-    shape = (dense.shape[0], dense.shape[1])
-    probe = Structure("bsr", shape, block=block, check=False)
-    _check_block(probe, block)
-    at_row, at_col = _tiles(kept, block).flatten(2).any(2).nonzero(as_tuple=True)
-    dense = dense if mask is None else dense * kept.reshape(*shape, *[1] * (dense.ndim - 2))
-    indptr = index.pointers(at_row, shape[0] // block[0])
-    made = Structure("bsr", shape, indptr, at_col, block=block, check=False)
-    return made, _tiles(dense, block)[at_row, at_col]
-
-
 def _convert_to_blocks(
     s: Structure, values: Tensor | None, name: str, block: tuple[int, int] | None
 ) -> tuple[Structure, Tensor | None]:
     if block is None and s.blocked:
         block = s.block
     if block is None:
-        expected = "a block size, for instance block=(16, 16)"
-        raise error("argument", where="to_format", name="block", got=None, expected=expected)
+        raise _no_block()
     made = s if s.blocked and s.block == block else to_blocks(s, block)
     if name == "block_mask":
         mask = Structure(name, s.shape, made.indptr, made.indices, block=block, check=False)
         return mask, None
     if s.format == "block_mask" and made is s:
         indptr, indices = s.indptr, s.indices
-        _check_block(s, block)
+        check_block(s, block)
         return Structure(
             "bsr", s.shape, indptr, indices, block=block, perm=s.perm, check=False
         ), None
     if values is None:
         return made, _filled_with_ones(s, made)
-    return made, fill_blocks(made, flatten_blocks(values) if s.format == "bsr" else values)
+    return made, fill(made, flatten_blocks(values) if s.format == "bsr" else values)
 
 
 def _filled_with_ones(s: Structure, made: Structure) -> Tensor:
     assert made.slots is not None
     dtype = torch.bool if s.format == "block_mask" else torch.get_default_dtype()
     entries = torch.ones(made.slots.shape[0], device=s.device)
-    return fill_blocks(made, entries).to(dtype)
+    return fill(made, entries).to(dtype)
 
 
 def _to_coo(s: Structure) -> Structure:
@@ -188,54 +169,97 @@ def _to_coo(s: Structure) -> Structure:
     return Structure("coo", s.shape, None, cols, rows=rows, perm=perm, ordered=ordered, check=False)
 
 
-def _blocks_to_dense(s: Structure, values: Tensor) -> Tensor:
-    assert s.indices is not None
-    size = [index.ceil_div(n, b) for n, b in zip(s.shape, s.block, strict=True)]
-    if s.format == "block_mask":
-        values = values.reshape(-1, 1, 1).expand(-1, *s.block)
-    trailing = values.shape[3:]
-    flat = values.new_zeros((size[0] * size[1], *values.shape[1:]))
-    flat = flat.index_add(0, s.rows_stored().long() * size[1] + s.indices, values)
-    tiles = flat.reshape(*size, *s.block, *trailing).transpose(1, 2)
-    padded = tiles.reshape(size[0] * s.block[0], size[1] * s.block[1], *trailing)
-    return padded[: s.shape[0], : s.shape[1]]
-
-
-def _tiles(dense: Tensor, block: tuple[int, int]) -> Tensor:
-    """[n, m, ...] -> [n / b0, m / b1, b0, b1, ...], a view."""
-    (b0, b1), (n, m) = block, dense.shape[:2]
-    return dense.reshape(n // b0, b0, m // b1, b1, *dense.shape[2:]).transpose(1, 2)
-
-
-def _kept(dense: Tensor, mask: Tensor | None) -> Tensor:
-    if dense.ndim < 2:
-        got = tuple(dense.shape)
-        raise error(
-            "shape", where="from_dense", name="dense", got=got, expected="(rows, columns, ...)"
+def _convert_tree(
+    s: Tree, values: Tensor | None, name: str, block: tuple[int, int] | None
+) -> tuple[Structure, Tensor | None]:
+    if name == s.layout.family and name not in FORMATS and block is None:
+        return s, values
+    if len(s.shape) != 2 or name.partition(".")[0] in SLOTTED or name in TREES:
+        return _convert_to_tree(s, values, name, block)
+    if name == "coo":
+        entries, values = entries_of(s, values)
+        rows, cols = entries.coords
+        perm, ordered = entries.perm, s.ordered
+        made = Structure(
+            name, s.shape, None, cols, rows=rows, perm=perm, ordered=ordered, check=False
         )
-    if mask is None:
-        nonzero = dense != 0
-        return nonzero.flatten(2).any(2) if dense.ndim > 2 else nonzero
-    if tuple(mask.shape) != tuple(dense.shape[:2]):
-        got, expected = tuple(mask.shape), tuple(dense.shape[:2])
-        raise error("shape", where="from_dense", name="mask", got=got, expected=expected)
-    return mask.to(torch.bool)
+        return made, values
+    csr = s.as_csr()
+    if not s.listed:
+        values = gathered(s, values, csr.perm)
+        csr = Structure("csr", s.shape, csr.indptr, csr.indices, check=False)
+    return convert(csr, values, name, block)
 
 
-def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct keys in order, and the place of each key among them; linear, unlike torch.unique."""
-    ordered, order = torch.sort(keys, stable=True)
-    first = torch.ones_like(ordered, dtype=torch.bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    place = torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0) - 1)
-    return ordered[first], place
+def _convert_to_tree(
+    s: Structure, values: Tensor | None, name: str, block: tuple[int, int] | None
+) -> tuple[Structure, Tensor | None]:
+    family, given = parse(layout(name).name if "." in name else name)
+    if len(s.shape) == 2 and (family not in FAMILIES or family == "bucket"):
+        known = dict.fromkeys((*FORMATS, *FAMILIES))
+        expected = f"one of {', '.join(f for f in known if f != 'bucket')}"
+        raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
+    if len(s.shape) == 2 and _by_rows(s, name, family):
+        values = flatten_blocks(values) if values is not None and s.format == "bsr" else values
+        return _to_list(s.as_csr(), family, given, name), values
+    entries, values = entries_of(s, values)
+    if len(s.shape) == 2 and family in SLOTTED:
+        made = _to_slots(entries, family, given, block)
+        return made, _filled_with_ones(s, made) if values is None else fill(made, values)
+    tree = fibers.csf(entries, name) if name == "dcsr" else fibers.build(entries, name)
+    return (_plain_ragged(tree) if name == "ragged" and len(s.shape) == 2 else tree), values
 
 
-def _split(a: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    whole = torch.div(a, size, rounding_mode="floor")
-    return whole, a - whole * size
+def _by_rows(s: Structure, name: str, family: str) -> bool:
+    """Whether csr is the way; dcsr of other sources goes without, as it may have too many rows."""
+    return (
+        family in ("ell", "padded")
+        or name == "csf.2.dense"
+        or (name in TREES and not isinstance(s, Tree) and (s.format == "csr" or s.csr is not None))
+    )
 
 
-def _check_block(s: Structure, block: tuple[int, int]) -> None:
+def _to_list(csr: Structure, family: str, given: tuple[int, ...], name: str) -> Tree:
+    match family:
+        case "ell":
+            return lists.ell(csr, *given)
+        case "padded":
+            return lists.padded(csr, *given or (PADDED,))
+    if name == "csf.2.dense":
+        return lists.csf_rows(csr)
+    return lists.dcsr(csr, "dcsr" if family == "dcsr" else "csf.2")
+
+
+def _to_slots(
+    entries: Entries, family: str, given: tuple[int, ...], block: tuple[int, int] | None
+) -> Tree:
+    match family:
+        case "srbcrs":
+            return slots.srbcrs(entries, *given or STRIPS)
+        case "dia":
+            return slots.dia(entries, *given)
+        case "bitmap":
+            return slots.bitmap(entries)
+        case "two_four":
+            return slots.two_four(entries)
+    size = given or block
+    if not size:
+        raise _no_block()
+    return slots.dbsr(entries, *size)
+
+
+def _plain_ragged(tree: Tree) -> Structure:
+    indptr = tree.arrays["indptr1"]
+    made = Structure("ragged", tree.shape, indptr, perm=tree.perm, check=False)
+    made.row_of = index.expand(indptr, tree.count)
+    return made
+
+
+def _no_block() -> Exception:
+    expected = "a block size, for instance block=(16, 16)"
+    return error("argument", where="to_format", name="block", got=None, expected=expected)
+
+
+def check_block(s: Structure, block: tuple[int, int]) -> None:
     if min(block) < 1 or s.shape[0] % block[0] or s.shape[1] % block[1]:
         raise error("block-size", where="to_format", got=block, expected=f"divisors of {s.shape}")

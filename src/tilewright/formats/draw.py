@@ -1,19 +1,24 @@
 """Pictures of a pattern.
 
 Owns: the text that `print(A)` gives. In: a structure and its values. Out: at most 16 x 40
-characters whose shade is the density, then fill, empty rows, the longest row, and the bytes of each
-level. Waits for the device.
+characters whose shade is the density, then fill, empty rows, the longest row, padding, and the
+bytes of each level. Of more than two dimensions the first and the last are drawn. Waits for the
+device.
 
     |█     ░|      fill 12.5 %, 3 of 8 rows empty, longest row 4
+                   64 places for 16 entries: 75 % padding
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import torch
 from torch import Tensor
 
 from tilewright.formats.index import ceil_div, pointers
 from tilewright.formats.structure import Structure
+from tilewright.formats.tree import Tree
 from tilewright.formats.walk import coordinates
 
 SHADES = " ·░▒▓█"
@@ -22,7 +27,7 @@ HEIGHT, WIDTH = 16, 40
 
 def describe(s: Structure, values: Tensor | None, title: str) -> str:
     """Title, picture and numbers."""
-    lines = [title, *picture(s), _numbers(s), *_bytes(s, values)]
+    lines = [title, *picture(s), _numbers(s), *_padding(s), *_bytes(s, values)]
     return "\n".join(lines)
 
 
@@ -37,7 +42,7 @@ def picture(s: Structure, height: int = HEIGHT, width: int = WIDTH) -> list[str]
     counts = torch.zeros(height * width, device=s.device).index_add(
         0, at, torch.ones_like(at, dtype=torch.float32)
     )
-    area = size[0] * size[1] / (height * width)
+    area = size[0] * size[1] * prod(s.shape[1:-1]) / (height * width)
     density = (counts / area).clamp(max=1).reshape(height, width).tolist()
     return ["|" + "".join(_shade(d) for d in line) + "|" for line in density]
 
@@ -49,7 +54,7 @@ def _shade(density: float) -> str:
 def _numbers(s: Structure) -> str:
     rows, _ = _outer(s)
     size = _outer_shape(s)
-    cells = size[0] * size[1]
+    cells = size[0] * size[1] * prod(s.shape[1:-1])
     lengths = pointers(rows.long(), size[0]).diff()
     empty, longest = int((lengths == 0).sum()), int(lengths.max()) if size[0] else 0
     unit = "rows of blocks" if s.blocked else "rows"
@@ -57,18 +62,33 @@ def _numbers(s: Structure) -> str:
     return f"fill {fill:.3g} %, {empty} of {size[0]} {unit} empty, longest row {longest}"
 
 
+def _padding(s: Structure) -> list[str]:
+    """How much of what is stored is no entry, for formats that store more than entries."""
+    if not isinstance(s, Tree) or s.positions <= s.nnz:
+        return []
+    share = 100 * (s.positions - s.nnz) / s.positions
+    return [f"{s.positions} places for {s.nnz} entries: {share:.3g} % padding"]
+
+
 def _bytes(s: Structure, values: Tensor | None) -> list[str]:
     lines = []
     for depth, level in enumerate(s.layout.levels):
-        held = [(name, _size(getattr(s, name))) for name in level.arrays(depth == 0)]
+        if isinstance(s, Tree):
+            held = [(name, _size(s.arrays[name])) for name in level.stored(depth)]
+        else:
+            held = [(name, _size(getattr(s, name))) for name in level.arrays(depth == 0)]
         told = ", ".join(f"{name} {size} B" for name, size in held) or "0 B"
         lines.append(f"  {level}: {told}")
-    order = f", order {_size(s.perm)} B" if s.perm is not None else ""
+    kept = s.slots if isinstance(s, Tree) and s.slotted else s.perm
+    order = f", order {_size(kept)} B" if kept is not None else ""
     return [*lines, f"  values: {_size(values)} B{order}"]
 
 
 def _outer(s: Structure) -> tuple[Tensor, Tensor]:
-    """Coordinates of entries, or of blocks."""
+    """Coordinates of entries, or of blocks: of the first and the last dimension."""
+    if isinstance(s, Tree):
+        coords, _ = s.entries()
+        return coords[0], coords[-1]
     if not s.blocked:
         return coordinates(s)
     assert s.indices is not None
@@ -76,6 +96,8 @@ def _outer(s: Structure) -> tuple[Tensor, Tensor]:
 
 
 def _outer_shape(s: Structure) -> tuple[int, int]:
+    if isinstance(s, Tree):
+        return s.shape[0], s.shape[-1]
     return ceil_div(s.shape[0], s.block[0]), ceil_div(s.shape[1], s.block[1])
 
 

@@ -19,16 +19,21 @@ from torch.utils import _pytree
 from tilewright.formats.ragged import Ragged
 from tilewright.formats.structure import ARRAYS, DERIVED, Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
 
 Context = list[Any]
 CHILDREN: dict[type, tuple[str, ...]] = {
     Structure: (*ARRAYS, *DERIVED),
+    Tree: ("arrays", "perm", "slots", "row_of", *DERIVED),
     SparseTensor: ("structure", "values"),
     Ragged: ("structure", "lengths"),
 }
 
 
 def _context(held: Any) -> Context:
+    if isinstance(held, Tree):
+        counted = [held.count, held.sources, held.ordered, held.wide]
+        return [held.format, list(held.shape), *counted]
     if isinstance(held, Structure):
         return [held.format, list(held.shape), list(held.block), held.ordered]
     return []
@@ -38,6 +43,24 @@ def _rebuild_structure(children: Iterable[Any], context: Context) -> Structure:
     format, shape, block, ordered = context
     made = Structure(format, tuple(shape), block=tuple(block), ordered=ordered, check=False)
     for name, child in zip(CHILDREN[Structure], children, strict=True):
+        setattr(made, name, child)
+    return made
+
+
+def _rebuild_tree(children: Iterable[Any], context: Context) -> Tree:
+    format, shape, count, sources, ordered, wide = context
+    arrays, *rest = children
+    made = Tree(
+        format,
+        tuple(shape),
+        arrays,
+        count=count,
+        sources=sources,
+        ordered=ordered,
+        wide=wide,
+        check=False,
+    )
+    for name, child in zip(CHILDREN[Tree][1:], rest, strict=True):
         setattr(made, name, child)
     return made
 
@@ -61,6 +84,7 @@ def _register(cls: type, rebuild: Any) -> None:
 
 
 _register(Structure, _rebuild_structure)
+_register(Tree, _rebuild_tree)
 _register(SparseTensor, lambda children, context: SparseTensor(*children))
 _register(Ragged, lambda children, context: Ragged(*children))
 # torch.export.load and torch.load(weights_only=True) read only classes they were told of.

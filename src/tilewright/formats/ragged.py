@@ -6,11 +6,14 @@ differentiable, and a structure of format "ragged".
     r = ragged(lengths=[2, 0, 1])
     r.pack(x)        # [3, S, ...] -> [3, ...]: x[0, 0], x[0, 1], x[2, 0]
     r.pad(y)         # and back: [3, 2, ...], zeros where there was nothing
+    r.nested(y)      # a torch nested tensor (jagged layout) over the same memory
+    r, y = from_nested(nested)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,6 +70,13 @@ class Ragged:
         padded = empty.index_copy(0, self._places(length), y)
         return padded.reshape(rows, length, *y.shape[1:])
 
+    def nested(self, y: Tensor) -> Tensor:
+        """[total, ...] as a torch nested tensor of the jagged layout, without copying."""
+        if y.ndim < 1 or y.shape[0] != self.total:
+            got, expected = tuple(y.shape), f"({self.total}, ...)"
+            raise error("shape", where="nested(y)", name="y", got=got, expected=expected)
+        return torch.nested.nested_tensor_from_jagged(y, self.offsets)
+
     def to(self, device: torch.device | str) -> Ragged:
         return Ragged(self.structure.to(device), self.lengths.to(device))
 
@@ -104,6 +114,22 @@ def ragged(
     made = Structure("ragged", (indptr.shape[0] - 1, max_len), indptr, check=False)
     made.row_of = expand(indptr, total)
     return Ragged(made, indptr.diff())
+
+
+def from_nested(nested: Tensor, max_len: int | None = None) -> tuple[Ragged, Tensor]:
+    """The batch and the packed values of a torch nested tensor of the jagged layout, uncopied."""
+    if not isinstance(nested, Tensor) or nested.layout != torch.jagged:
+        got = nested.layout if isinstance(nested, Tensor) else type(nested).__name__
+        expected = "torch.jagged, a nested tensor"
+        raise error("layout", where="from_nested", name="nested", got=got, expected=expected)
+    jagged: Any = nested
+    packed: Tensor = jagged.values()
+    made = ragged(offsets=jagged.offsets(), max_len=max_len)
+    second = isinstance(jagged.shape[1], torch.SymInt)  # the ragged dimension has no one size
+    if not second or jagged.lengths() is not None or made.total != packed.shape[0]:
+        expected = "rows one after the other (nested.contiguous()), ragged in dimension 1"
+        raise error("layout", where="from_nested", name="nested", got="jagged", expected=expected)
+    return made, packed
 
 
 def _tensor(given: Tensor | Sequence[int] | None, where: str, name: str) -> Tensor:

@@ -71,7 +71,7 @@ class Structure:
     def __init__(
         self,
         format: str,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         indptr: Tensor | None = None,
         indices: Tensor | None = None,
         *,
@@ -99,12 +99,25 @@ class Structure:
         self.csr: Structure | None = None
         self.plans: dict[Any, Any] = {}
         if check and not torch.compiler.is_compiling():
-            found = check_structure(self, where, names or {})
-            self.ordered = ordered or found
+            self.ordered = self.check(where, names) or ordered
+
+    def check(self, where: str, names: dict[str, str] | None = None) -> bool:
+        """Raise the first error of the index arrays; True if rows are found in order. Waits once."""
+        return check_structure(self, where, names or {})
 
     @property
     def layout(self) -> Layout:
         return layout(self.format, self.block)
+
+    @property
+    def slotted(self) -> bool:
+        """Whether values are kept in the stored shape, with zeros where there is no entry."""
+        return self.format == "bsr"
+
+    @property
+    def values_shape(self) -> tuple[int, ...]:
+        """The leading sizes of values: one for each entry, or the stored blocks."""
+        return (self.nnz, *self.block) if self.format == "bsr" else (self.nnz,)
 
     @property
     def nnz(self) -> int:
@@ -171,6 +184,11 @@ class Structure:
             self.csr = made
         return made
 
+    def as_coordinates(self) -> tuple[Tensor, Tensor | None]:
+        """(coordinates [ndim, entries], perm): `perm` leads to the flattened values (None: same)."""
+        s = self.as_csr() if self.format == "block_mask" else self
+        return torch.stack(walk.coordinates(s)), walk.entry_perm(s)
+
     def transpose(self) -> Structure:
         """The transpose as csr (blocks: the same format), kept as `transposed`."""
         if self.transposed is not None:
@@ -230,12 +248,12 @@ def _swap(s: Structure) -> Structure:
 
 def _transpose_blocks(s: Structure) -> Structure:
     assert s.indices is not None
-    order = index.grouping(s.indices)
+    columns, order = index.grouped(s.indices)
     across = index.ceil_div(s.shape[1], s.block[1])
     return Structure(
         s.format,
         (s.shape[1], s.shape[0]),
-        index.pointers(s.indices, across),
+        index.ends(columns, across),
         s.parents().index_select(0, order),
         block=(s.block[1], s.block[0]),
         perm=index.compose(s.perm, order),
@@ -249,14 +267,14 @@ def _compress_rows(s: Structure) -> Structure:
     if s.format == "block_mask":
         inside = (rows < s.shape[0]) & (cols < s.shape[1])
         rows, cols, perm = rows[inside], cols[inside], None
-    in_order = s.ordered or s.format == "ragged"
-    order = None if in_order else index.grouping(rows)
-    made = Structure(
+    order = None
+    if not s.ordered and s.format != "ragged":
+        rows, order = index.grouped(rows)
+    return Structure(
         "csr",
         s.shape,
-        s.indptr if s.format == "ragged" else index.pointers(rows, s.shape[0]),
+        s.indptr if s.format == "ragged" else index.ends(rows, s.shape[0]),
         cols if order is None else cols.index_select(0, order),
         perm=index.compose(perm, order),
         check=False,
     )
-    return made

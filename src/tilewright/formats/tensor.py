@@ -18,16 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.formats import convert, draw, index, interop
+from tilewright.formats import convert, draw, fibers, index, interop
+from tilewright.formats import dense as dense_form
 from tilewright.formats.check import check_index_dtype, check_values
+from tilewright.formats.entries import entries_from, structure_from_arrays
 from tilewright.formats.structure import Structure
+from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
 
 
 class SparseTensor:
-    """A sparse matrix: `structure`, and `values` in the source's order (None: all ones).
+    """A sparse tensor: `structure`, and `values` in the source's order (None: all ones).
 
-    values: [nnz, *trailing]; [nnz, b0, b1, *trailing] for bsr. Immutable: methods give new objects.
+    values: [nnz, *trailing]; the stored shape (`structure.values_shape`) for bsr, [nnz, b0, b1,
+    *trailing], and for dbsr, srbcrs, dia, two_four and bitmap. Immutable: methods give new objects.
     """
 
     __slots__ = ("structure", "values", "__weakref__")
@@ -38,16 +42,16 @@ class SparseTensor:
 
     @staticmethod
     def from_torch(a: Tensor, check: bool = True) -> SparseTensor:
-        """From torch CSR, CSC, COO or BSR, without copying; a CSR leaf gets its gradient as CSR."""
+        """From torch CSR, CSC, COO, BSR or BSC, without copying; a CSR leaf gets its gradient as CSR."""
         if not isinstance(a, Tensor):
             raise error("not-sparse", where="from_torch(A)", name="A", got=type(a).__name__)
         structure = interop.structure_from_torch(a, check)
         return SparseTensor(structure, interop.values_from_torch(a))
 
     @staticmethod
-    def from_scipy(a: Any, check: bool = True) -> SparseTensor:
-        """From a SciPy sparse matrix or array, without copying."""
-        return SparseTensor(*interop.from_scipy(a, check))
+    def from_scipy(a: Any, check: bool = True, dia: bool = False) -> SparseTensor:
+        """From a SciPy sparse matrix or array, without copying; dia: diagonals stay diagonals."""
+        return SparseTensor(*interop.from_scipy(a, check, dia))
 
     @staticmethod
     def from_dense(
@@ -55,11 +59,15 @@ class SparseTensor:
         mask: Tensor | None = None,
         format: str = "csr",
         block: tuple[int, int] | None = None,
+        dims: int = 2,
     ) -> SparseTensor:
-        """From the entries of a dense matrix that `mask` keeps (default: those not zero)."""
+        """From the entries that `mask` keeps (default: those not zero) in the first dimensions."""
+        if dims != 2:
+            entries, values = dense_form.dense_to_entries(dense, mask, dims)
+            return SparseTensor(fibers.build(entries, format), values)
         if format == "bsr" and block is not None:
-            return SparseTensor(*convert.dense_to_blocks(dense, mask, block))
-        return SparseTensor(*convert.dense_to_csr(dense, mask)).to_format(format, block)
+            return SparseTensor(*dense_form.dense_to_blocks(dense, mask, block))
+        return SparseTensor(*dense_form.dense_to_csr(dense, mask)).to_format(format, block)
 
     @staticmethod
     def from_coo(
@@ -73,8 +81,49 @@ class SparseTensor:
         where = "from_coo(rows, cols, values, shape)"
         return coordinate_tensor(rows, cols, values, shape, check, where, ("rows", "cols"))
 
+    @staticmethod
+    def from_coords(
+        coords: Tensor,
+        values: Tensor | None,
+        shape: tuple[int, ...],
+        format: str = "csf",
+        check: bool = True,
+    ) -> SparseTensor:
+        """From coords [ndim, nnz] in any order; duplicates stay separate entries."""
+        where = "from_coords(coords, values, shape)"
+        entries = entries_from(coords, shape, check, where)
+        if len(shape) == 2:
+            (rows, cols), called = entries.coords, ("coords[0]", "coords[1]")
+            made = coordinate_tensor(rows, cols, values, entries.shape, False, where, called)
+            return made.to_format(format)
+        tree = fibers.build(entries, format)
+        if values is not None:
+            check_values(values, tree, where)
+        return SparseTensor(tree, values)
+
+    @staticmethod
+    def from_arrays(
+        format: str,
+        shape: tuple[int, ...],
+        values: Tensor | None = None,
+        *,
+        block: tuple[int, int] = (1, 1),
+        check: bool = True,
+        **arrays: Tensor,
+    ) -> SparseTensor:
+        """Over index arrays that exist already, values in storage order; nothing is copied.
+
+        Names: indptr, indices, rows for csr, csc, coo, bsr, ragged; indptr1, indices1, mask1, ... by
+        level for all others. With DLPack: from_arrays(..., indices=torch.from_dlpack(x)).
+        """
+        where = f"from_arrays({format})"
+        made = structure_from_arrays(format, shape, arrays, block, check, where)
+        if values is not None and check:
+            check_values(values, made, where)
+        return SparseTensor(made, values)
+
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         return self.structure.shape
 
     @property
@@ -102,8 +151,10 @@ class SparseTensor:
 
     @property
     def T(self) -> SparseTensor:
-        """The transpose over the same values; a view but for blocks."""
+        """The transpose over the same values; a view but for blocks. Trees become csc."""
         values = self.values
+        if isinstance(self.structure, Tree) and len(self.shape) == 2:
+            return self.to_format("csr").T
         if values is not None and self.format == "bsr":
             values = values.transpose(1, 2)
         return SparseTensor(self.structure.T, values)
@@ -115,8 +166,8 @@ class SparseTensor:
         return SparseTensor(self.structure, values)
 
     def with_entries(self, values: Tensor) -> SparseTensor:
-        """For bsr made by `to_format`: new values [entries, ...] of what it was made from."""
-        return SparseTensor(self.structure, convert.fill_blocks(self.structure, values))
+        """For bsr and slotted formats made by `to_format`: new values of what it was made from."""
+        return SparseTensor(self.structure, convert.fill(self.structure, values))
 
     def explicit_values(self) -> Tensor:
         """The values; ones where they are None."""
@@ -163,28 +214,31 @@ class SparseTensor:
         return SparseTensor(*convert.convert(self.structure, self.values, name, block))
 
     def to_torch(self, layout: torch.layout | None = None) -> Tensor:
-        """A torch sparse tensor: of this format, or of the layout given."""
+        """A torch sparse tensor: of this format if torch has it, or of the layout given."""
         if layout is None:
-            name = {"ragged": "csr", "block_mask": "bsr"}.get(self.format, self.format)
+            name = interop.TORCH_NAMES.get(self.format, "csr")
         elif layout in interop.LAYOUTS:
             name = interop.LAYOUTS[layout]
         else:
-            expected = "torch.sparse_csr, sparse_csc, sparse_coo or sparse_bsr"
+            expected = interop.KNOWN
             raise error(
                 "layout", where="to_torch(layout)", name="layout", got=layout, expected=expected
             )
-        made = self.to_format(name)
+        made = self.to_format("bsr" if name == "bsc" else name)
+        if name == "bsc":
+            return interop.to_torch_bsc(made.structure, made.explicit_values())
         return interop.to_torch(made.structure, made.explicit_values())
 
     def to_scipy(self) -> Any:
-        """A SciPy sparse array on the host, of this format."""
-        name = {"ragged": "csr", "block_mask": "bsr"}.get(self.format, self.format)
+        """A SciPy sparse array on the host, of this format if SciPy has it, else csr."""
+        dia = self.structure.layout.name.startswith("dia.")
+        name = self.format if dia else interop.TORCH_NAMES.get(self.format, "csr")
         made = self.to_format(name)
         return interop.to_scipy(made.structure, made.explicit_values())
 
     def to_dense(self) -> Tensor:
         """The dense matrix [rows, cols, *trailing]; duplicates add up; differentiable."""
-        return convert.to_dense(self.structure, self.explicit_values())
+        return dense_form.to_dense(self.structure, self.explicit_values())
 
     def print(self) -> None:
         """Draw the pattern; the same as print(A)."""
@@ -194,16 +248,13 @@ class SparseTensor:
         return draw.describe(self.structure, self.values, repr(self))
 
     def __repr__(self) -> str:
-        (rows, cols), s = self.shape, self.structure
+        s = self.structure
         block = f" of {s.block[0]} x {s.block[1]}" if s.blocked else ""
         held = "ones" if self.values is None else str(self.dtype).removeprefix("torch.")
-        extra = (
-            tuple(self.values.shape[3 if s.format == "bsr" else 1 :])
-            if self.values is not None
-            else ()
-        )
+        extra = () if self.values is None else tuple(self.values.shape[len(s.values_shape) :])
         trailing = f", trailing {extra}" if extra else ""
-        what = f"{s.format}{block}, {rows} x {cols}, nnz {s.nnz}, {held}{trailing}"
+        size = " x ".join(map(str, self.shape))
+        what = f"{s.format}{block}, {size}, nnz {s.nnz}, {held}{trailing}"
         return f"SparseTensor({what}, {s.device})"
 
 
@@ -211,7 +262,7 @@ def coordinate_tensor(
     rows: Tensor,
     cols: Tensor,
     values: Tensor | None,
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     check: bool,
     where: str,
     called: tuple[str, str],

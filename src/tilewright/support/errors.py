@@ -102,6 +102,12 @@ CATALOGUE: dict[str, Entry] = {
         "{expected}",
         "choose a block that divides the shape, or pad the matrix",
     ),
+    "too-large": Entry(
+        FormatError,
+        "{name} would store {got} places for {nnz} entries",
+        "at most 64 places for each entry, and a million beside them",
+        "use {instead}",
+    ),
     "not-sparse": Entry(
         FormatError,
         "{name} is {got}",
