@@ -46,6 +46,9 @@ ACTIONS |= {
     "index-dtype": lambda m, p: tw.graph(torch.zeros(2, 5)),
     "value-count": lambda m, p: tw.spmm(eye(), torch.ones(3, 2), values=torch.ones(7)),
     "block-size": lambda m, p: tw.block_mask(torch.ones(2, 2), block=0),
+    "too-large": lambda m, p: tw.SparseTensor.from_coo(
+        torch.tensor([0]), torch.tensor([0]), None, (2000, 2000)
+    ).to_format("bitmap"),
     "not-sparse": lambda m, p: tw.spmm(torch.ones(3, 3), torch.ones(3, 2)),
     "leaf-gradient": lambda m, p: tw.spmm(
         torch.eye(3).to_sparse_csc().requires_grad_(), torch.ones(3, 2)
