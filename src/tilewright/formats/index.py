@@ -100,49 +100,6 @@ def closed(starts: Tensor, end: int, dtype: torch.dtype) -> Tensor:
     return made
 
 
-def grouped(major: Tensor) -> tuple[Tensor, Tensor]:
-    """`major` sorted, and the stable order that sorts it."""
-    ordered, order = torch.sort(major, stable=True)
-    return ordered, order.to(major.dtype)
-
-
-def joined(high: Tensor, low: Tensor, width: int, bound: int) -> Tensor:
-    """high * width + low as one key below `bound`: int32 where that is enough."""
-    high = high.long() if bound > INT32 else high.int()
-    return high * width + low.to(high.dtype)
-
-
-def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
-    """Distinct keys in order, and the place of each key among them; linear, unlike torch.unique.
-
-    Keys in a range not much larger than their number are marked in a table, others are sorted.
-    """
-    if bound <= TABLE * keys.shape[0]:
-        seen = torch.zeros(bound, dtype=torch.bool, device=keys.device)
-        seen.scatter_(0, keys.long(), True)
-        place = torch.cumsum(seen, 0).sub_(1)
-        return seen.nonzero().squeeze(1).to(keys.dtype), place.index_select(0, keys)
-    ordered, order = torch.sort(keys, stable=True)
-    first = starts(ordered)
-    place = torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0).sub_(1))
-    return ordered[first], place
-
-
-def starts(ordered: Tensor) -> Tensor:
-    """Where sorted keys change: True at the first of each run."""
-    first = torch.ones_like(ordered, dtype=torch.bool)
-    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
-    return first
-
-
-def closed(starts: Tensor, end: int, dtype: torch.dtype) -> Tensor:
-    """Starts of runs with the end behind them: an indptr."""
-    made = torch.empty(starts.shape[0] + 1, dtype=dtype, device=starts.device)
-    made[:-1] = starts
-    made[-1] = end
-    return made
-
-
 def compose(perm: Tensor | None, order: Tensor | None) -> Tensor | None:
     """perm[order], where None is the identity."""
     if order is None:
