@@ -63,7 +63,7 @@ def compares(p: coord.Program) -> bool:
 
 
 def _compares(n: Node) -> bool:
-    if isinstance(n, coord.Reduce) and n.monoid.name in ("max", "min"):
+    if isinstance(n, coord.Reduce) and (n.monoid.name in ("max", "min") or n.monoid.reverse):
         return True
     if isinstance(n, Bin) and n.op == "==" and dtype_of(n.a) in FLOATS:
         return True

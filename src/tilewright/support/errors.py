@@ -166,6 +166,13 @@ CATALOGUE: dict[str, Entry] = {
         "assign every output once: y[i, f] = ...",
         where="@tw.program",
     ),
+    "monoid": Entry(
+        LanguageError,
+        "monoid {name}: {got}",
+        "{expected}",
+        "write the state so that two partial results can be merged; see tw.monoid's documentation",
+        where="tw.monoid",
+    ),
     # schedules
     "illegal": Entry(ScheduleError, "{name}: {got}", "{expected}", "{cure}", where="the schedule"),
     # machines
@@ -201,7 +208,7 @@ CATALOGUE: dict[str, Entry] = {
     "no-gradient": Entry(
         NoGradient,
         "{name} has no gradient: {got}",
-        "sum, mean, max, logsumexp or softmax-weighted sum of differentiable expressions",
+        "sum, mean, prod, max, min, logsumexp, softmax-weighted sum, or a monoid with backward=",
         "rewrite the statement, or detach its inputs",
         where="reverse mode",
     ),
