@@ -112,6 +112,11 @@ def nothing_assigned(m: pytest.MonkeyPatch, p: Path) -> None:
     idle(eye(), torch.ones(3, 2))
 
 
+@raises("monoid")
+def not_associative(m: pytest.MonkeyPatch, p: Path) -> None:
+    tw.monoid("apart", state="a", identity=0.0, lift=lambda x: x, combine=lambda a, b: a - 2.0 * b)
+
+
 @raises("no-gradient")
 def through_an_index(m: pytest.MonkeyPatch, p: Path) -> None:
     @tw.program

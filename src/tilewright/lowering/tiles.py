@@ -250,11 +250,29 @@ class _Lower:
             assert made is not None
             self.assign(state, made)
             return
+        if not m.laned and not lanes:
+            self.step(state, apply(m.combine, (*state, *apply(m.lift, args))), guards)
+            return
         lifted = [
             self.keep(e, ident, guards)
             for e, ident in zip(apply(m.lift, args), m.identity, strict=True)
         ]
-        self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, lifted))))
+        self.combine(state, m, lanes, lifted)
+
+    def step(self, state: tuple[Var, ...], made: Sequence[Expr], guards: list[Var]) -> None:
+        """The new state where the guards hold: users' identities may be neutral for finite numbers only."""
+        for g in guards:
+            made = [select(g, new, v) for new, v in zip(made, state, strict=True)]
+        self.assign(state, made)
+
+    def combine(
+        self, state: tuple[Var, ...], m: Monoid, lanes: Lanes, values: Sequence[Expr]
+    ) -> None:
+        """The state with a lane of other states."""
+        if m.join is not None and lanes:
+            self.assign(state, join_lanes(m, state, values, lanes))
+        else:
+            self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, values))))
 
     def over(self, m: Monoid, lanes: Lanes, values: Sequence[Expr]) -> list[Expr]:
         """Each member reduced over the folded lanes."""
