@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.language.trace import append
 from tilewright.ops.backend import backend
 from tilewright.runtime import build_c, build_triton
 from tilewright.support.errors import CATALOGUE, TilewrightError
@@ -25,6 +26,12 @@ def raises(entry: str) -> Callable[[Any], Any]:
         return action
 
     return keep
+
+
+@tw.program
+def listed_rows(x: Any, rows: Any, count: Any) -> None:
+    (i,) = tw.axes("i")
+    append(rows, count, i, where=x[i] > 0.0, over=i)
 
 
 def eye(n: int = 3) -> torch.Tensor:
@@ -56,7 +63,7 @@ ACTIONS |= {
     "argument": lambda m, p: tw.spmm(eye(), torch.ones(3, 2), reduce="median"),
     "einsum": lambda m, p: tw.einsum("ij,jf", eye(), torch.ones(3, 2)),
     "axis-size": lambda m, p: tw.einsum("ij,jf->if", eye(), torch.ones(4, 2)),
-    "unsupported": lambda m, p: tw.einsum("ij,ji->i", eye(), eye()),
+    "unsupported": lambda m, p: listed_rows(torch.ones(3)),
 }
 
 

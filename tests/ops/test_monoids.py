@@ -231,7 +231,7 @@ def define(name: str = "trial", **changed: Any) -> Any:
         ({"name": "max"}, "built-in"),
         ({"backward": lambda x, result, grad: (x, x)}, "backward gives 2 results"),
     ],
-    ids=str,
+    ids=range(11),
 )
 def test_refused(changed: dict[str, Any], text: str) -> None:
     with pytest.raises(tw.TilewrightError, match=text) as why:

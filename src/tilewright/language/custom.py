@@ -32,6 +32,7 @@ from tilewright.ir.interp.common import Maker
 from tilewright.ir.monoid import LAST, Func, Monoid, define, func, monoids
 from tilewright.language.trace import Parts, both, reduce
 from tilewright.support.errors import error
+from tilewright.support.places import public
 
 LANE = ("sum", "prod", "max", "min", "any", "all")
 SAMPLES = 64
@@ -64,6 +65,7 @@ class Own:
         return f"monoid {self.name}"
 
 
+@public
 def monoid(
     name: str,
     *,

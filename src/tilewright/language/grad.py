@@ -320,8 +320,8 @@ class _Back:
 
 
 def _accesses(args: Iterable[Expr]) -> tuple[Load, ...]:
-    """Accesses of two or more indices: what may drive a sparse iteration."""
-    made = [n for a in args for n in walk(a) if isinstance(n, Load) and isinstance(n.buffer, Ref)]
+    """Accesses of two or more indices, outside inner reductions: what may drive a sparse iteration."""
+    made = [n for a in args for n in _outside(a) if isinstance(n.buffer, Ref)]
     return tuple(dict.fromkeys(a for a in made if len(a.indices) > 1))
 
 
