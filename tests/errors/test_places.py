@@ -151,7 +151,7 @@ def test_statement(name: str) -> None:
     assert len(marks) == (under is not None)
     for n in marks:
         assert told[n - 1][told[n].index("^") : len(told[n])] == under
-    assert any(line.startswith("  ir: ") and " = " in line for line in told)
+    assert any(line.startswith("  ir: ") for line in told)
 
 
 def test_names_are_the_authors() -> None:

@@ -179,7 +179,9 @@ def test_show_with_rich(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(setting: dict[str, int], compiled: Any = None, backend: str = "triton") -> Kernel:
-    stages = {"scheduled": "flat k(a)\n  grid i in 0:n\n    lane f in 0:32\n      let j = 1"}
+    stages = {
+        "scheduled": "def k(a):\n  for i in grid(n):\n    for f in lane(32, i32):\n      j = 1"
+    }
     return Kernel(
         "k", backend, (), (), (), stages, lambda: None, setting, seconds=0.5, compiled=compiled
     )

@@ -98,6 +98,9 @@ def softmax_sum_lse(over: Any, score: Any, value: Any) -> Parts:
 
 def where(cond: Any, a: Any, b: Any) -> Expr:
     """a where cond holds, else b; the other one is not looked at."""
+    if isinstance(cond, bool):
+        expected = "a comparison of expressions; == and != of Python are tw.equal(a, b) and tw.not_equal(a, b)"
+        raise error("argument", where="where(cond, a, b)", name="cond", got=cond, expected=expected)
     return select(cond, a, b)
 
 

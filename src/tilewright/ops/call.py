@@ -31,11 +31,11 @@ from tilewright.ops.sparse import (
     as_rows,
     as_sparse,
     bundle,
-    doubled,
+    in_order,
     prepare_at_second_use,
     rows_first,
     stored_rank,
-    without_duplicates,
+    unordered,
 )
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
@@ -66,11 +66,10 @@ def prepared(
     text, tensors, ints = arguments(name, held)
     _check(text, tensors, where)
     _check_sizes(name, held, where)
-    if sum(isinstance(v, SparseTensor) for v in held.values()) > 1:
-        searched = _searched(text, *_place(tensors))
-        if any(doubled(held[n]) for n in searched):
-            held |= {n: without_duplicates(held[n]) for n in searched}
-            text, tensors, ints = arguments(name, held)
+    searched = _searched(text, *_place(tensors))
+    if any(unordered(held[n]) for n in searched):
+        held |= {n: in_order(held[n]) for n in searched}
+        text, tensors, ints = arguments(name, held)
     return text, tensors, ints, held
 
 
