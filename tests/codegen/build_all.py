@@ -26,6 +26,7 @@ from tilewright.ops.backend import backend
 from tilewright.runtime import build_triton
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+FORMATS = ("dcsr", "dbsr.4.4", "ell", "padded.4", "srbcrs.4.2", "dia", "bitmap")
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
@@ -122,6 +123,32 @@ def relu_max(a: Any, x: Any, y: Any) -> None:
     y[i, f] = tw.max(j, a[i, j] * tw.relu(x[j, f]))
 
 
+@tw.program
+def product(a: Any, b: Any, y: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    y[i, j] = tw.sum(k, a[i, k] * b[k, j])
+
+
+@tw.program
+def times(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * x[j, f])
+
+
+def in_format(name: str) -> Callable[[], Any]:
+    def go() -> None:
+        dense = torch.eye(64) + torch.eye(64).roll(4, 0)
+        times(tw.SparseTensor.from_dense(dense).to_format(name), torch.ones(64, 64))
+
+    return go
+
+
+def cubes() -> None:
+    at = torch.arange(32).repeat(3, 1)
+    t = tw.SparseTensor.from_coords(at, torch.ones(32), (32, 32, 32), format="csf")
+    tw.einsum("ijk,jf,kf->if", t, torch.ones(32, 32), torch.ones(32, 32))
+
+
 def user_attention() -> None:
     graph_attention(graph(F32), torch.ones(64), torch.ones(64), torch.ones(64, 64))
 
@@ -151,6 +178,11 @@ CASES: dict[str, Callable[[], Any]] = {
     "attention-64-backward": attention(64, backward=True),
     **{f"blocks-{b}-bf16": blocks(b, BF16) for b in (16, 32, 64)},
     "blocks-32-f32": blocks(32, F32),
+    "two-structures-dense": lambda: product(graph(F32), graph(F32)),
+    "two-structures-sparse": lambda: graph(F32) @ graph(F32),
+    "two-structures-sum": lambda: graph(F32) + graph(F32),
+    **{f"format-{n}": in_format(n) for n in FORMATS},
+    "format-csf": cubes,
     "program-softmax": user_attention,
     "program-max": lambda: relu_max(graph(F32), torch.ones(64, 64)),
 }

@@ -274,8 +274,9 @@ class Tiler:
         first, last, want = (self.spread_to(t, lanes) for t in parts_)
         left, span = (self.fresh(n, "i64") for n in ("left", "span"))
         self.types |= dict.fromkeys((left, span), tuple(v.name for v in lanes))
-        self.push(tile.Set(left, first))
-        self.push(tile.Set(span, Bin("-", last, first)))
+        zero = tile.Full(_zero("i64"), "i64", tuple(v.name for v in lanes))
+        self.push(tile.Set(left, Bin("+", first, zero)))
+        self.push(tile.Set(span, Bin("-", last, left)))
         longest: Expr = span if mask is None else Select(mask, span, _zero("i64"))
         for axis in reversed(range(len(lanes))):
             longest = tile.Reduce("max", longest, axis)

@@ -77,15 +77,16 @@ def in_order(a: SparseTensor) -> SparseTensor:
         return without_duplicates(a)
     s, v = a.structure, a.explicit_values()
     if "in order" not in s.plans:
-        coords, perm = s.as_coordinates()
-        keys = torch.zeros_like(coords[0], dtype=torch.int64)
-        for c, size in zip(coords, s.shape, strict=True):
+        places, perm = s.as_coordinates()
+        keys = torch.zeros_like(places[0], dtype=torch.int64)
+        for c, size in zip(places, s.shape, strict=True):
             keys = keys * size + c
         kept, place = torch.unique(keys, return_inverse=True)
         s.plans["in order"] = kept, place, perm
     kept, place, perm = s.plans["in order"]
     v = v if perm is None else v.index_select(0, perm)
-    at, coords = kept, []
+    at = kept
+    coords: list[Tensor] = []
     for size in reversed(s.shape):
         coords.insert(0, at % size)
         at = torch.div(at, size, rounding_mode="floor")

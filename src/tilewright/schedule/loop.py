@@ -11,6 +11,7 @@ from dataclasses import replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Const, Expr, Var, const
 from tilewright.ir.flat import Loop
+from tilewright.ir.node import walk
 from tilewright.schedule.edit import edit, find, illegal, loops, splice, uses
 
 
@@ -148,11 +149,18 @@ def rfactor(p: flat.Program, name: str) -> flat.Program:
         and fold.state[0].name in carried(loop).split(", ")
     )
 
+    holds = [n for n in walk(p.body) if outer in getattr(n, "body", ())]
+    held = [*p.body, *(s for n in holds for s in n.body)]
+    near = any(isinstance(s, stmt.Init) and s.state == fold.state for s in held)
+
     def place(body: tuple[stmt.Stmt, ...]) -> tuple[stmt.Stmt, ...]:
-        """Hoist the lane around the outermost loop of the reduction, in the block that holds it."""
+        """Hoist the lane around the outermost loop of the reduction, in the block that holds it.
+
+        The state begins after the loop, unless it begins outside of that block (the loop is under a guard).
+        """
 
         def swap(s: stmt.Stmt) -> list[stmt.Stmt] | None:
-            if isinstance(s, stmt.Init) and s.state == fold.state:
+            if near and isinstance(s, stmt.Init) and s.state == fold.state:
                 return []
             if s is not outer:
                 return None
@@ -160,7 +168,7 @@ def rfactor(p: flat.Program, name: str) -> flat.Program:
             stripped = splice(stripped, inside)
             around = replace(inner, body=(stmt.Init(parts, fold.monoid), *stripped))
             again = replace(inner, body=(stmt.Join(fold.state, fold.monoid, parts),))
-            return [around, stmt.Init(fold.state, fold.monoid), again]
+            return [around, stmt.Init(fold.state, fold.monoid), again] if near else [around, again]
 
         return splice(body, swap)
 
