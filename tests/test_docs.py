@@ -1,13 +1,25 @@
-"""README and docs: their Python runs, their links lead somewhere, their trees, tables and stages are the real ones.
+"""README and docs: their Python runs, their links lead somewhere, what they show is the real thing.
 
-pytest tests/test_docs.py --accept     # writes the real stages of the product into docs/architecture.md
+A block ```output is what the ```python block before it prints. A link to a Python file may name things in it, in
+backticks: [bind.py `bind`](...). A block ```loop of docs/formats.md is the one in the docstring of its format.
+
+pytest tests/test_docs.py --accept     # writes the real outputs and loops into the pages; read the difference
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
 import importlib.util
+import inspect
+import io
+import linecache
+import math
+import os
 import re
+import textwrap
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -15,23 +27,22 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.entry import entry
-from tilewright.ops.sparse import bundle
 from tilewright.support import knobs
-from tilewright.view import stages
-from tilewright.view.cases import case
+
+layout = importlib.import_module("tilewright.formats.layout")
 
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs" / "architecture.md"
+FORMATS = ROOT / "docs" / "formats.md"
 PAGES = [
     README,
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGES.md",
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)[^)]*\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+NAMED = re.compile(r"\[([^\]]*`[^\]]*)\]\(([^)#]+\.py)\)")
 OPTIONAL = {"py.typed", "__init__.py", "__main__.py", "__pycache__"}
 
 
@@ -39,14 +50,38 @@ def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in FENCE.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
-def test_python_runs(page: Path) -> None:
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name_of)
+def test_python_runs(
+    page: Path, accept: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """All blocks of a page, in order, as one script (programs need their source: a real file name)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
     space: dict[str, object] = {"__name__": "page"}
-    text = page.read_text()
-    for body in blocks(page, "python"):
-        line = text[: text.index(body)].count("\n")
-        exec(compile("\n" * line + body, str(page), "exec"), space)
+    said, at = "", 0
+    while found := FENCE.search(text := page.read_text(), at):
+        kind, body = found.groups()
+        at = found.end()
+        if kind == "python":
+            said = printed("\n" * text[: found.start(2)].count("\n") + body, page, space)
+        elif kind == "output" and accept:
+            page.write_text(text[: found.start(2)] + said + text[found.end(2) :])
+            linecache.checkcache(str(page))
+            at += len(said) - len(body)
+        elif kind == "output":
+            assert body == said, "run: pytest tests/test_docs.py --accept, and read the difference"
+
+
+def printed(source: str, page: Path, space: dict[str, object]) -> str:
+    """What a block prints; paths start at the root, no line ends in spaces."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(source, str(page), "exec"), space)
+    lines = out.getvalue().replace(f"{ROOT}/", "").splitlines()
+    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -54,6 +89,90 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = [t for t in LINK.findall(page.read_text()) if "://" not in t]
     missing = [t for t in links if not (page.parent / t).exists()]
     assert not missing, missing
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """Functions, classes and what they hold (Class.method), and names that are set at the top."""
+    found: set[str] = set()
+    for n in ast.parse(path.read_text()).body:
+        if isinstance(n, ast.FunctionDef | ast.ClassDef):
+            found.add(n.name)
+        if isinstance(n, ast.ClassDef):
+            found |= {f"{n.name}.{m.name}" for m in n.body if isinstance(m, ast.FunctionDef)}
+        set_here = n.targets if isinstance(n, ast.Assign) else [getattr(n, "target", None)]
+        found |= {m.id for m in set_here if isinstance(m, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if NAMED.search(p.read_text())], ids=name_of)
+def test_named_functions_exist(page: Path) -> None:
+    missing = [
+        f"{path}: {name}"
+        for label, path in NAMED.findall(page.read_text())
+        for name in re.findall(r"`([\w.]+)`", label)
+        if name not in names_in((page.parent / path).resolve())
+    ]
+    assert not missing, missing
+
+
+def loop_of(format: str) -> str:
+    """The loop in the docstring of a format."""
+    said = inspect.getdoc(getattr(layout, format))
+    assert said is not None
+    return textwrap.dedent(said.partition("\n\n")[2]).strip("\n") + "\n"
+
+
+def test_formats_are_all_told(accept: bool) -> None:
+    """A section of each format has its loop."""
+    part = re.compile(r"^(## `([\w.]+)`.*?^```loop\n)(.*?)^```$", re.M | re.S)
+    ragged = {"ragged.n": "ragged_tree"}
+    named = lambda m: loop_of(ragged.get(m[2], m[2].partition(".")[0]))
+    if accept:
+        FORMATS.write_text(part.sub(lambda m: f"{m[1]}{named(m)}```", FORMATS.read_text()))
+    found = list(part.finditer(FORMATS.read_text()))
+    assert {m[2].removesuffix(".n") for m in found} == {*layout.FORMATS, *layout.FAMILIES}
+    assert [m[2] for m in found if m[3] != named(m)] == [], (
+        "run: pytest tests/test_docs.py --accept"
+    )
+
+
+def stored(format: str) -> tw.SparseTensor:
+    """A small tensor of a format."""
+    rows = torch.tensor([0, 0, 1, 1, 2, 6, 6, 7, 7])
+    cols = torch.tensor([0, 4, 1, 5, 2, 6, 2, 7, 3])
+    at = torch.tensor([[0, 0, 0, 2, 2], [1, 1, 3, 0, 0], [0, 4, 2, 1, 5]])
+    if format.startswith("ragged"):
+        deep = {"indptr1": torch.tensor([0, 2, 3]), "indptr2": torch.tensor([0, 3, 4, 6])}
+        flat = {"indptr": torch.tensor([0, 3, 3, 6])}
+        given, shape = (deep, (2, 2, 3)) if format == "ragged.3" else (flat, (3, 5))
+        return tw.SparseTensor.from_arrays(format, shape, torch.arange(1.0, 7.0), **given)
+    if format in ("csf.3", "bucket.2"):
+        return tw.SparseTensor.from_coords(at, torch.arange(1.0, 6.0), (3, 4, 6), format)
+    made = tw.SparseTensor.from_coo(rows, cols, torch.arange(1.0, 10.0), (8, 8))
+    return made.to_format(format, (2, 2) if format in layout.BLOCKED else None)
+
+
+NAMES = (
+    *("csr", "csc", "coo", "bsr", "block_mask", "ragged", "dcsr", "dbsr.3.2", "ell.3", "padded.4"),
+    *("srbcrs.3.2", "dia", "two_four", "bitmap", "csf.3", "bucket.2", "ragged.3"),
+)
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_loops_rebuild_the_dense_tensor(format: str) -> None:
+    """The loop of a format, run on the arrays of a tensor; there is room for blocks that stick out."""
+    a = stored(format)
+    s, want = a.structure, a.to_dense()
+    want = torch.nn.functional.pad(want, (0, 4) * want.dim())
+    function = "ragged_tree" if format == "ragged.3" else format.partition(".")[0]
+    names = list(inspect.signature(getattr(layout, function)).parameters)
+    numbers = s.block if s.blocked else layout.parse(s.format)[1]
+    held = {n: getattr(s, n, None) for n in ("indptr", "indices", "rows", "nnz")}
+    space = {"ceil": math.ceil, "v": a.stored_values(), "dense": torch.zeros_like(want)}
+    space |= {"n": s.shape[0], "m": s.shape[1], **held, **getattr(s, "arrays", {})}
+    exec(loop_of(function), space | dict(zip(names, numbers, strict=False)))
+    assert torch.equal(space["dense"], want)
 
 
 def tree() -> set[str]:
@@ -83,27 +202,6 @@ def test_ladder_is_the_enforced_one() -> None:
         written = re.search(r"^    (support <.*?)\n\n", page.read_text(), re.M | re.S)
         assert written is not None
         assert re.findall(r"\w+", written[1]) == house.LADDER
-
-
-def real_stages() -> dict[str, str]:
-    """The stages of tw.spmm on the CPU, and its tile form and Triton text."""
-    a, x = case("uniform", 64, 4), torch.randn(64, 32)
-    told = dict(tw.spmm.plan(a, x).kernel.stages)
-    arg, tensors, ints = bundle("a", a)
-    step = entry(program_text("spmm_sum", (arg, dense_arg("x", x))), "triton").steps[0]
-    told |= stages.gpu_stages(step, [*tensors, x], ints)
-    return {stage: stages.readable(stage, text) + "\n" for stage, text in told.items()}
-
-
-def test_stages_are_the_real_ones(accept: bool) -> None:
-    real = real_stages()
-    if accept:
-        page = FENCE.sub(
-            lambda m: f"```{m[1]}\n{real.get(m[1], m[2])}```", ARCHITECTURE.read_text()
-        )
-        ARCHITECTURE.write_text(page)
-    told = {stage: "".join(blocks(ARCHITECTURE, stage)) for stage in real}
-    assert told == real, "run: pytest tests/test_docs.py --accept, and read the difference"
 
 
 def test_knobs_are_all_told() -> None:
