@@ -189,6 +189,15 @@ def test_pads_are_no_entries(name: str, where: Place) -> None:
     close(largest(in_format(name, dense), x), want)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 8, 15, 33])
+@pytest.mark.parametrize("diagonals", [2, 3, 5])
+def test_diagonals(diagonals: int, width: int) -> None:
+    """Widths that the C compiler unrolls: branches must not be joined over iterations."""
+    dense = sum(torch.diag(torch.full((9 - k,), k + 1.0), k) for k in range(diagonals))
+    x = randn(9, width)
+    close(times(in_format("dia", dense), x), dense @ x)
+
+
 def test_two_of_four(where: Place) -> None:
     dense = randn(6, 16, device=where.device)
     dense[:, 1::4], dense[:, 2::4] = 0, 0

@@ -42,6 +42,7 @@ from tilewright.support.names import Names
 
 _PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
+APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
 _TOKEN = {"//": "/"}
 _LAZY = {"&": "&&", "|": "||"}
 
@@ -173,7 +174,8 @@ class _Printer:
     ) -> list[str]:
         if lanes_of(c, self.table):
             return self.block(body, lanes, (*guards, c))
-        return [f"if ({self.expr(c)}) {{", *_in(self.block(body, lanes, guards)), "}"]
+        inside = [APART, *self.block(body, lanes, guards)]
+        return [f"if ({self.expr(c)}) {{", *_in(inside), "}"]
 
     # --- reductions -------------------------------------------------------------------------------
 
