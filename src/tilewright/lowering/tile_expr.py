@@ -31,7 +31,9 @@ from tilewright.ir.expr import (
     cast,
     const,
     dtype_of,
+    maximum,
     promote,
+    unary,
 )
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import parts, rebuild, walk
@@ -40,7 +42,6 @@ from tilewright.support.names import Names
 HALF = ("f16", "bf16")
 DOT_MIN = 16
 WIDE = 16
-SEARCH_BITS = 31
 Lanes = tuple[Var, ...]
 
 
@@ -267,7 +268,7 @@ class Tiler:
         return self.emit(stem, b.dtype, e, lanes)
 
     def search(self, b: Buffer, lo: Expr, hi: Expr, key: Expr) -> Tiled:
-        """Binary search in every lane at once: as many halvings as the longest range needs."""
+        """Binary search in every lane at once: as many halvings as the longest range needs (one more is harmless)."""
         parts_ = [self.value(cast("i64", e)) for e in (lo, hi, key)]
         lanes = self.sort(v for t in parts_ for v in t.lanes)
         mask = self.mask(lanes)
@@ -281,10 +282,8 @@ class Tiler:
         for axis in reversed(range(len(lanes))):
             longest = tile.Reduce("max", longest, axis)
         longest = self.emit("longest", "i64", longest, ()).e
-        halvings: Expr = Const(0, "i32")
-        for k in range(SEARCH_BITS):
-            halvings = halvings + Select(longest >= 1 << k, Const(1, "i32"), Const(0, "i32"))
-        steps = self.emit("steps", "i32", halvings, ()).e
+        size = cast("f32", maximum(longest, const(1)))
+        steps = self.emit("steps", "i32", cast("i32", unary("log2", size)) + 2, ()).e
         turn = self.fresh("turn", "i32")
         self.types[turn] = ()
         with self.into() as body:
