@@ -85,7 +85,7 @@ def _tree_to_dense(s: Tree, values: Tensor) -> Tensor:
 def _blocks_to_dense(s: Structure, values: Tensor) -> Tensor:
     assert s.indices is not None
     size = [index.ceil_div(n, b) for n, b in zip(s.shape, s.block, strict=True)]
-    if s.format == "block_mask":
+    if s.format == "block_mask" and values.dim() == 1:
         values = values.reshape(-1, 1, 1).expand(-1, *s.block)
     trailing = values.shape[3:]
     flat = values.new_zeros((size[0] * size[1], *values.shape[1:]))

@@ -24,6 +24,17 @@ def has_duplicates(s: Structure) -> bool:
     return found
 
 
+def is_sorted(s: Structure) -> bool:
+    """Whether the columns of each row increase: no duplicates, in order. Kept with the structure."""
+    if "sorted" not in s.plans:
+        assert s.indices is not None
+        rows = s.rows_stored()
+        later = (s.indices[1:] > s.indices[:-1]) | (rows[1:] != rows[:-1])
+        s.plans["sorted"] = bool(later.all())
+    found: bool = s.plans["sorted"]
+    return found
+
+
 def distinct(s: Structure) -> tuple[Structure, Tensor]:
     """The csr structure of distinct places, and the place of each source entry; kept with the structure."""
     if "distinct" not in s.plans:

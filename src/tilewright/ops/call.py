@@ -31,7 +31,9 @@ from tilewright.ops.sparse import (
     as_rows,
     as_sparse,
     bundle,
+    disordered,
     in_order,
+    orderly,
     prepare_at_second_use,
     rows_first,
     stored_rank,
@@ -66,10 +68,15 @@ def prepared(
     text, tensors, ints = arguments(name, held)
     _check(text, tensors, where)
     _check_sizes(name, held, where)
-    searched = _searched(text, *_place(tensors))
-    if any(unordered(held[n]) for n in searched):
-        held |= {n: in_order(held[n]) for n in searched}
-        text, tensors, ints = arguments(name, held)
+    if not torch.compiler.is_compiling():
+        for _ in range(2):  # another format may be searched elsewhere
+            alone, also = _searched(text, *_place(tensors))
+            put = {n: in_order(held[n]) for n in alone if unordered(held[n])}
+            put |= {n: orderly(held[n], where, n) for n in also if disordered(held[n])}
+            if not put:
+                break
+            held |= put
+            text, tensors, ints = arguments(name, held)
     return text, tensors, ints, held
 
 
@@ -244,11 +251,11 @@ def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
     return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
 
 
-def _searched(text: str, backend: str, index: int) -> tuple[str, ...]:
-    """The sparse arguments that are looked up. A constant to torch.compile."""
+def _searched(text: str, backend: str, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The sparse arguments that are only looked up, and those that loops follow and that are searched as well."""
     made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
-    return tuple(sorted({n for s in made.steps for n in s.searched}))
+    alone = {n for s in made.steps for n in s.searched}
+    return tuple(sorted(alone)), tuple(sorted({n for s in made.steps for n in s.found} - alone))
 
 
 _leads._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_searched._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tilewright.formats.cache import CACHE
 from tilewright.formats.check import check_structure
-from tilewright.formats.distinct import distinct, has_duplicates
+from tilewright.formats.distinct import distinct, has_duplicates, is_sorted
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -70,6 +70,26 @@ def unordered(a: SparseTensor) -> bool:
     return isinstance(a.structure, Tree) or doubled(a)
 
 
+def disordered(a: SparseTensor) -> bool:
+    """Whether a search in a structure that loops follow as well might miss entries."""
+    s = a.structure
+    return (isinstance(s, Tree) and "ordered" not in s.plans) or (
+        s.format == "csr" and not is_sorted(s)
+    )
+
+
+def orderly(a: SparseTensor, where: str, name: str) -> SparseTensor:
+    """Entries in order, each place once: loops follow them, and they are searched."""
+    if isinstance(a.structure, Tree) and len(a.shape) == 2:
+        return as_rows(a)
+    made = in_order(a)
+    if made.nnz != a.nnz:
+        expected = "one entry for each place (duplicates added up)"
+        raise error("duplicates", where=where, name=name, got="several entries", expected=expected)
+    made.structure.plans["ordered"] = True
+    return made
+
+
 def in_order(a: SparseTensor) -> SparseTensor:
     """The same tensor as a search needs it: one entry for one place, in order."""
     a = as_rows(a)
@@ -103,7 +123,7 @@ def doubled(a: SparseTensor) -> bool:
 
 def without_duplicates(a: SparseTensor) -> SparseTensor:
     """The same matrix with one entry for one place: what a search needs."""
-    if not doubled(a):
+    if a.structure.format != "csr" or is_sorted(a.structure):
         return a
     s, place = distinct(a.structure)
     v = a.explicit_values()

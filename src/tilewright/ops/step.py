@@ -17,6 +17,8 @@ from tilewright.analysis.domain import covers, drivers, leading
 from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.ir.drive import rank
 from tilewright.ir.expr import Const, Expr, Var
+from tilewright.ir.loops import Lookup
+from tilewright.ir.node import walk
 from tilewright.ir.text import text
 from tilewright.language.trace import Traced, source_of
 from tilewright.lowering.flatten import lower_to_flat
@@ -119,6 +121,9 @@ class Step:
         """
         p = self.bound.program
         flat = lower_to_flat(lower_to_position(p))
+        arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
+        of = {b.name: t.name for t in p.tensors for ax in t.axes for b in ax.arrays}
+        self.found = sorted({of[b] for b in arrays if of[b] in self.views})
         self.nest = nest_of(flat)
         self.product = product_of(self.nest)
         held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}

@@ -215,6 +215,12 @@ CATALOGUE: dict[str, Entry] = {
         "assign every output once: y[i, f] = ...",
         where="@tw.program",
     ),
+    "duplicates": Entry(
+        FormatError,
+        "{name} has duplicates where it is searched",
+        "{expected}",
+        "add them up first, or use a matrix without duplicates",
+    ),
     "monoid": Entry(
         LanguageError,
         "monoid {name}: {got}",
