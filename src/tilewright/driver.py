@@ -36,6 +36,7 @@ from tilewright.schedule.default_c import schedule_c
 from tilewright.schedule.default_triton import schedule_triton
 from tilewright.schedule.options import COptions, Setting, TritonOptions
 from tilewright.support import knobs
+from tilewright.support.places import public
 
 Nest = coord.Program | loops.Program | flat.Program
 Numbers = Mapping[str, int]
@@ -178,6 +179,7 @@ def compile_slow(p: coord.Program) -> Kernel:
     return _kernel(flat_, "c", log, kernel.slow_caller(positions), {})
 
 
+@public
 def resume(
     source: str | Path,
     backend: str = "c",

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.language.trace import append
 from tilewright.ops.backend import backend
 from tilewright.runtime import build_c, build_triton
 from tilewright.support.errors import CATALOGUE, TilewrightError
@@ -25,6 +26,12 @@ def raises(entry: str) -> Callable[[Any], Any]:
         return action
 
     return keep
+
+
+@tw.program
+def listed_rows(x: Any, rows: Any, count: Any) -> None:
+    (i,) = tw.axes("i")
+    append(rows, count, i, where=x[i] > 0.0, over=i)
 
 
 def eye(n: int = 3) -> torch.Tensor:
@@ -46,6 +53,9 @@ ACTIONS |= {
     "index-dtype": lambda m, p: tw.graph(torch.zeros(2, 5)),
     "value-count": lambda m, p: tw.spmm(eye(), torch.ones(3, 2), values=torch.ones(7)),
     "block-size": lambda m, p: tw.block_mask(torch.ones(2, 2), block=0),
+    "too-large": lambda m, p: tw.SparseTensor.from_coo(
+        torch.tensor([0]), torch.tensor([0]), None, (2000, 2000)
+    ).to_format("bitmap"),
     "not-sparse": lambda m, p: tw.spmm(torch.ones(3, 3), torch.ones(3, 2)),
     "leaf-gradient": lambda m, p: tw.spmm(
         torch.eye(3).to_sparse_csc().requires_grad_(), torch.ones(3, 2)
@@ -53,7 +63,7 @@ ACTIONS |= {
     "argument": lambda m, p: tw.spmm(eye(), torch.ones(3, 2), reduce="median"),
     "einsum": lambda m, p: tw.einsum("ij,jf", eye(), torch.ones(3, 2)),
     "axis-size": lambda m, p: tw.einsum("ij,jf->if", eye(), torch.ones(4, 2)),
-    "unsupported": lambda m, p: tw.einsum("ij,ji->i", eye(), eye()),
+    "unsupported": lambda m, p: listed_rows(torch.ones(3)),
 }
 
 
@@ -107,6 +117,11 @@ def nothing_assigned(m: pytest.MonkeyPatch, p: Path) -> None:
         pass
 
     idle(eye(), torch.ones(3, 2))
+
+
+@raises("monoid")
+def not_associative(m: pytest.MonkeyPatch, p: Path) -> None:
+    tw.monoid("apart", state="a", identity=0.0, lift=lambda x: x, combine=lambda a, b: a - 2.0 * b)
 
 
 @raises("no-gradient")

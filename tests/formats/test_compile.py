@@ -87,6 +87,21 @@ def test_ragged_inside() -> None:
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("name", ["dcsr", "ell.30", "padded.3", "dia.90", "bitmap"])
+def test_trees_inside(name: str) -> None:
+    compiled = torch.compile(
+        lambda a, x: a.with_values(a.values * 2).to_dense() @ x,
+        backend="aot_eager",
+        fullgraph=True,
+        dynamic=True,
+    )
+    for n, m in SIZES[:3]:
+        a = tensor("mixed", (n, m)).to_format(name)
+        x = torch.randn(m, 2, dtype=torch.float64)
+        assert torch.allclose(compiled(a, x), 2 * a.to_dense() @ x)
+    assert graphs() == 1
+
+
 def test_export() -> None:
     class Product(torch.nn.Module):
         def forward(self, a: SparseTensor, x: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from formats.patterns import tensor
+from formats.test_trees import TREES, matrix
 
 from tilewright.formats import SparseTensor, block_mask, ragged
 
@@ -83,3 +84,25 @@ def test_csr_leaf_gets_a_csr_gradient() -> None:
         (SparseTensor.from_torch(leaf).to_dense() ** 2).sum().backward()
         assert leaf.grad.layout == torch.sparse_csr
         assert torch.equal(leaf.grad.values(), 2 * times * leaf.values().detach())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*TREES, "two_four"])
+def test_trees_are_those_of_the_cpu(name: str, dtype: torch.dtype) -> None:
+    a = matrix("two of four", (60, 44), dtype, (2,), 5)
+    made, expected = a.to("cuda").to_format(name), a.to_format(name)
+    assert made.format == expected.format
+    for key, array in expected.structure.arrays.items():
+        assert torch.equal(made.structure.arrays[key].cpu(), array)
+    assert torch.equal(made.to_dense().cpu(), a.to_dense())
+    assert torch.equal(made.to_format("csc").to_dense().cpu(), a.to_dense())
+
+
+@pytest.mark.parametrize("name", ["dcsr", "ell", "padded.3"])
+def test_lists_read_without_waiting(name: str) -> None:
+    a = matrix("mixed", (60, 44), torch.int32, (), 5)
+    made = a.to("cuda").to_format(name)
+    no_waiting()
+    csr, dense = SparseTensor(made.structure.as_csr(), made.values).to_dense(), made.to_dense()
+    torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(csr.cpu(), a.to_dense()) and torch.equal(dense.cpu(), a.to_dense())

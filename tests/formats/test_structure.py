@@ -115,7 +115,7 @@ I = torch.tensor
         ("block-size", "(2, 2)", lambda: csr(I([0, 1]), I([0]), (2, 2), (3, 2))),
         ("block-size", "(3, 1)", lambda: tensor("mixed", (4, 4)).to_format("bsr", (3, 1))),
         ("argument", "block = None", lambda: tensor("mixed", (4, 4)).to_format("bsr")),
-        ("argument", "name = 'ell'", lambda: tensor("mixed", (4, 4)).to_format("ell")),
+        ("argument", "name = 'elk'", lambda: tensor("mixed", (4, 4)).to_format("elk")),
         ("layout", "ragged", lambda: Structure("ragged", (1, 1), I([0, 1])).T),
     ],
 )

@@ -126,6 +126,10 @@ def test_gradients(where: Place) -> None:
     gradcheck(lambda p, q: (a.with_values(p) + b.with_values(q)).values, (va, vb))
     gradcheck(lambda p, q: (a.with_values(p) @ c.with_values(q)).values, (va, vc))
     gradcheck(lambda p, q: product(a.with_values(p), c.with_values(q)), (va, vc))
+    h, g = sparse(where, 4, 5, 5), sparse(where, 5, 4, 6)
+    vh, vg = (t.values.clone().requires_grad_() for t in (h, g))
+    x = randn(4, 2, device=where.device).to(F64).requires_grad_()
+    gradcheck(lambda p, q, r: hyper(h.with_values(p), g.with_values(q), r), (vh, vg, x))
 
 
 def test_wrong_shapes_are_told() -> None:

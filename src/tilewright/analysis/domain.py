@@ -82,7 +82,9 @@ def compares(p: coord.Program | loops.Program | flat.Program | tile.Program) -> 
 
 
 def _compares(n: Node) -> bool:
-    if isinstance(n, coord.Reduce | stmt.Fold) and n.monoid.name in ("max", "min"):
+    if isinstance(n, coord.Reduce | stmt.Fold) and (
+        n.monoid.name in ("max", "min") or n.monoid.reverse
+    ):
         return True
     if isinstance(n, Bin) and n.op == "==" and dtype_of(n.a) in FLOATS:
         return True

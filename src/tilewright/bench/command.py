@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tilewright.bench import attention, rows, sddmm, spmm
+from tilewright.bench import attention, formats, rows, sddmm, spmm
 from tilewright.bench.suite import Options, Run
 from tilewright.support.errors import error
 
@@ -19,6 +19,7 @@ SUITES = {
     "sddmm": sddmm.measure,
     "rows": rows.measure,
     "attention": attention.measure,
+    "formats": formats.measure,
 }
 
 
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     option("--workers", type=int, default=14, help="processes that compile ahead; 0: none")
     option("--tune", action="store_true", help="tune before the operator is timed (spmm)")
     option("--flex", action="store_true", help="time compiled flex_attention too (attention)")
+    option("--nnz", type=int, help="entries of the generated matrix (formats)")
     return made
 
 
@@ -69,6 +71,7 @@ def options(args: argparse.Namespace) -> Options:
         workers=args.workers,
         tune=args.tune,
         flex=args.flex,
+        nnz=args.nnz,
     )
 
 

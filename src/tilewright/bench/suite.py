@@ -44,6 +44,7 @@ class Options:
     workers: int = 14
     tune: bool = False
     flex: bool = False
+    nnz: int | None = None
 
 
 @dataclass

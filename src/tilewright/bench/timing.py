@@ -157,11 +157,12 @@ def cpus_ms(
         for name, fn in fns.items():
             time.sleep(0.01)
             fn()
-            times[name] += _calls_s(fn, seconds / rounds, -(-least // rounds))
+            times[name] += calls_s(fn, seconds / rounds, -(-least // rounds))
     return {name: median(taken) * 1e3 for name, taken in times.items()}
 
 
-def _calls_s(fn: Fn, seconds: float, least: int) -> list[float]:
+def calls_s(fn: Fn, seconds: float, least: int) -> list[float]:
+    """Seconds of each of the calls that fill `seconds`, at least so many."""
     taken: list[float] = []
     stop = time.perf_counter() + seconds
     while len(taken) < least or time.perf_counter() < stop:

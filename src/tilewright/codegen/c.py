@@ -13,11 +13,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tilewright.codegen.c_prelude import PRELUDE, TYPES, UNARY
+from tilewright.codegen.c_prelude import TYPES, power, prelude, unary
 from tilewright.codegen.c_search import SEARCH
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
+    COMPARE,
+    FLOATS,
     INTS,
+    REAL,
     Bin,
     Cast,
     Const,
@@ -39,7 +42,8 @@ from tilewright.support.names import Names
 
 _PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
-_TOKEN = {"//": "/", "&": "&&", "|": "||"}
+_TOKEN = {"//": "/"}
+_LAZY = {"&": "&&", "|": "||"}
 
 
 def parameters(p: flat.Program) -> list[tuple[str, str]]:
@@ -58,7 +62,7 @@ def emit_c(p: flat.Program, chunk: int = 64) -> str:
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
     search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
-    return f"{PRELUDE}{search}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
+    return f"{prelude(body)}{search}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
 
 
 class _Printer:
@@ -292,18 +296,21 @@ class _Printer:
             case Load(b, (at,)):
                 wide = "(int64_t)" if b.dtype in INTS and outer else ""
                 return f"{wide}{b.name}[{self.expr(at)}]"
-            case Bin("min" | "max" as op, a, b):
-                sign = "<" if op == "min" else ">"
-                return f"TW_PICK({self.expr(a)}, {sign}, {self.expr(b)})"
+            case Bin("min" | "max" | "pow" as op, a, b):
+                d = dtype_of(e)
+                x, y = self.operand(a, d), self.operand(b, d)
+                return power(x, y, d) if op == "pow" else f"tw_{op}_{d}({x}, {y})"
             case Bin(op, a, b):
-                p = _PREC[op]
-                made = f"{self.expr(a, p)} {_TOKEN.get(op, op)} {self.expr(b, p + 1)}"
+                p, d = _PREC[op], dtype_of(Bin("+", a, b) if op in COMPARE else e)
+                token = _LAZY[op] if op in _LAZY and self.reads(e) else _TOKEN.get(op, op)
+                made = f"{self.operand(a, d, p)} {token} {self.operand(b, d, p + 1)}"
                 return f"({made})" if p < outer else made
             case Un(op, a):
-                suffix = "" if dtype_of(a) == "f64" else "f"
-                return UNARY[op].format(self.expr(a, 9), suffix)
+                d = dtype_of(e) if op in REAL else dtype_of(a)
+                return unary(op, self.operand(a, d, 9), d)
             case Select(c, a, b):
-                return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
+                d = dtype_of(e)
+                return f"({self.expr(c)} ? {self.operand(a, d)} : {self.operand(b, d)})"
             case Cast(d, a):
                 return self.cast(d, a)
             case Lookup(b, lo, hi, key):
@@ -314,6 +321,14 @@ class _Printer:
                     "unsupported", name="a lane reduction", got=str(e), expected="a CPU schedule"
                 )
         raise TypeError(f"no C text for {type(e).__name__}")
+
+    def operand(self, e: Expr, d: str, outer: int = 0) -> str:
+        """One side of an operation that is computed in dtype d: literals take it, integers become floats."""
+        if isinstance(e, Const):
+            return number(Const(e.value, d))
+        if d in FLOATS and dtype_of(e) not in FLOATS:
+            return self.cast(d, e)
+        return self.expr(e, outer)
 
     def cast(self, d: str, a: Expr) -> str:
         source = dtype_of(a)
@@ -332,8 +347,10 @@ def number(c: Const) -> str:
         value = float(c.value)
         if math.isinf(value):
             return "INFINITY" if value > 0 else "-INFINITY"
+        if math.isnan(value):
+            return "NAN"
         return repr(value) + ("" if c.dtype == "f64" else "f")
-    return str(c.value)
+    return "INT64_MIN" if c.value == -(2**63) else str(c.value)
 
 
 def _in(lines: list[str]) -> list[str]:

@@ -4,6 +4,8 @@ In: a tile program. Out: the source of one `@triton.jit` function whose paramete
 the sizes, then the scalars.
 
     acc = acc + a_v[:, None] * x_v
+
+Functions that Triton lacks (tanh, expm1, prod ...) stand in front of the kernel, when it calls them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tilewright.codegen.triton_math import functions
 from tilewright.ir import tile
-from tilewright.ir.expr import INTS, Bin, Cast, Const, Select, Un, Var, dtype_of
+from tilewright.ir.expr import FLOATS, INTS, REAL, Bin, Cast, Const, Select, Un, Var, dtype_of
 
 TYPES = {
     "f64": "tl.float64",
@@ -34,22 +37,24 @@ SIGNATURE = {
     "u8": "u8",
     "b1": "i1",
 }
+# As Python binds: comparisons less than | and &.
 _PREC = {"|": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1))
 _PLAIN = {
-    "exp": "tl.exp({})",
-    "exp2": "tl.exp2({})",
-    "log": "tl.log({})",
-    "log2": "tl.log2({})",
-    "sqrt": "tl.sqrt({})",
-    "abs": "tl.abs({})",
-    "sigmoid": "tl.sigmoid({})",
-    "erf": "tl.erf({})",
-    "floor": "tl.floor({})",
-    "tanh": "(2.0 * tl.sigmoid(2.0 * {}) - 1.0)",
+    **{n: f"tl.{n}({{0}})" for n in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos")},
+    **{n: f"tl.{n}({{0}})" for n in ("abs", "erf", "floor", "ceil")},
+    "sigmoid": "tl.sigmoid({0})",
     "relu": "tl.where({0} < 0, 0.0, {0})",
     "sign": "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))",
 }
+_WHOLE = {
+    "abs": "tl.abs({0})",
+    "relu": "tl.maximum({0}, 0)",
+    "sign": "tl.where({0} > 0, 1, tl.where({0} < 0, -1, 0))",
+    "floor": "{0}",
+    "ceil": "{0}",
+}
+_ALL_NAN = ", propagate_nan=tl.PropagateNan.ALL"
 
 
 def parameters(p: tile.Program) -> list[tuple[str, str]]:
@@ -70,16 +75,17 @@ class _Printer:
 
     def module(self, p: tile.Program) -> str:
         args = ", ".join(n for n, _ in parameters(p))
+        body = ["    " + line for s in p.body for line in self.stmt(s)]
         head = [
             "import triton",
             "import triton.language as tl",
+            *functions("\n".join(body)),
             "",
             "",
             "@triton.jit",
             f"def {p.name}({args}):",
             *(f"    # tile {d} = {n}" for d, n in p.dims),
         ]
-        body = ["    " + line for s in p.body for line in self.stmt(s)]
         return "\n".join(head + body) + "\n"
 
     def block(self, head: str, body: tuple[Any, ...]) -> list[str]:
@@ -122,6 +128,8 @@ class _Printer:
         return " + ".join([f"{b.name}_ptr", *(self.expr(o, 6) for o in at)])
 
     def number(self, c: Const) -> str:
+        if isinstance(c.value, float) and math.isnan(c.value):
+            return 'float("nan")'
         if isinstance(c.value, float) and math.isinf(c.value):
             return 'float("inf")' if c.value > 0 else '-float("inf")'
         return repr(c.value)
@@ -137,7 +145,11 @@ class _Printer:
                 return e.name
             case Bin("min" | "max" as op, a, b):
                 fn = "tl.minimum" if op == "min" else "tl.maximum"
-                return f"{fn}({self.expr(a)}, {self.expr(b)})"
+                nan = _ALL_NAN if dtype_of(e) in FLOATS else ""
+                x, y = (self.literal(v, dtype_of(e)) for v in (a, b))
+                return f"{fn}({x}, {y}{nan})"
+            case Bin("pow", a, b):
+                return f"tw_pow({self.real(a, dtype_of(e))}, {self.real(b, dtype_of(e))})"
             case Bin(op, a, b):
                 p = _PREC[op]
                 made = f"{self.expr(a, p + (p == 1))} {op} {self.expr(b, p + 1)}"
@@ -147,14 +159,46 @@ class _Printer:
             case Un("not", a):
                 return f"({self.expr(a, 9)} == 0)"
             case Un(op, a):
-                return _PLAIN[op].format(self.expr(a, 9))
+                return self.function(op, a, dtype_of(e))
             case Select(c, a, b):
-                return f"tl.where({self.expr(c)}, {self.expr(a)}, {self.expr(b)})"
+                x, y = (self.literal(v, dtype_of(e)) for v in (a, b))
+                return f"tl.where({self.expr(c)}, {x}, {y})"
             case Cast(d, a) if d in INTS:
                 return f"tl.cast({self.expr(a)}, {TYPES[d]})"
+            case Cast("f16" | "bf16" as d, a) if dtype_of(a) not in FLOATS:
+                return f"{self.expr(a, 9)}.to(tl.float32).to({TYPES[d]})"
             case Cast(d, a):
                 return f"{self.expr(a, 9)}.to({TYPES[d]})"
         return self.tile_expr(e)
+
+    def function(self, op: str, a: Any, d: str) -> str:
+        if op in _WHOLE and d not in FLOATS:
+            return _WHOLE[op].format(self.expr(a, 9))
+        inner = self.real(a, d) if op in REAL else self.expr(a, 9)
+        return _PLAIN[op].format(inner) if op in _PLAIN else f"tw_{op}({inner})"
+
+    def real(self, e: Any, d: str) -> str:
+        """The argument of a function of floats: Triton converts neither integers nor literals."""
+        if isinstance(e, Const):
+            return f"tl.full([], {self.number(e)}, {TYPES[d]})"
+        made = self.expr(e, 9)
+        return made if dtype_of(e) in FLOATS else f"{made}.to({TYPES[d]})"
+
+    def literal(self, e: Any, d: str) -> str:
+        """An argument; Triton reads literals there in 32 bits, also beside doubles."""
+        if d == "f64" and isinstance(e, Const) and math.isfinite(e.value) and e.value % 1:
+            return self.real(e, d)
+        return self.expr(e)
+
+    def reduce(self, op: str, a: Any, axis: int) -> str:
+        """Triton's own maximum passes over NaN; it has no product."""
+        made = self.expr(a)
+        if op in ("any", "all"):
+            fn = "max" if op == "any" else "min"
+            return f"(tl.{fn}({self.expr(a, 9)}.to(tl.int32), axis={axis}) != 0)"
+        if op == "prod" or (op in ("max", "min") and dtype_of(a) in FLOATS):
+            return f"tl.reduce({made}, {axis}, tw_{op})"
+        return f"tl.{'max' if op == 'top' else op}({made}, axis={axis})"
 
     def tile_expr(self, e: Any) -> str:
         match e:
@@ -177,7 +221,7 @@ class _Printer:
             case tile.Trans(a):
                 return f"tl.trans({self.expr(a)})"
             case tile.Reduce(op, a, axis):
-                return f"tl.{op}({self.expr(a)}, axis={axis})"
+                return self.reduce(op, a, axis)
             case tile.Scan("sum", a, axis):
                 return f"tl.cumsum({self.expr(a)}, axis={axis})"
         raise TypeError(f"no Triton text for {type(e).__name__}")

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from tilewright.formats import fibers, index, lists, slots, walk
 from tilewright.formats.entries import Entries, entries_of, gathered
-from tilewright.formats.layout import BLOCKED, FORMATS, SLOTTED, layout, parse
+from tilewright.formats.layout import BLOCKED, FAMILIES, FORMATS, SLOTTED, layout, parse
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
 
 PADDED, STRIPS = 32, (8, 4)  # parameters where none are given
-ROWS = ("csf", "csf.2", "csf.2.dense")
+TREES = ("dcsr", "csf", "csf.2")  # made without a list of all rows
 
 
 def convert(
@@ -91,7 +91,7 @@ def fill(s: Structure, values: Tensor) -> Tensor:
         )
     size, trailing = s.values_shape, values.shape[1:]
     flat = values.new_zeros((prod(size), *trailing))
-    return flat.index_add(0, s.slots, values).reshape(*size, *trailing)
+    return flat.index_add_(0, s.slots, values).reshape(*size, *trailing)
 
 
 def flatten_blocks(values: Tensor) -> Tensor:
@@ -138,8 +138,7 @@ def _convert_to_blocks(
     if block is None and s.blocked:
         block = s.block
     if block is None:
-        expected = "a block size, for instance block=(16, 16)"
-        raise error("argument", where="to_format", name="block", got=None, expected=expected)
+        raise _no_block()
     made = s if s.blocked and s.block == block else to_blocks(s, block)
     if name == "block_mask":
         mask = Structure(name, s.shape, made.indptr, made.indices, block=block, check=False)
@@ -175,8 +174,16 @@ def _convert_tree(
 ) -> tuple[Structure, Tensor | None]:
     if name == s.layout.family and name not in FORMATS and block is None:
         return s, values
-    if len(s.shape) != 2 or name.partition(".")[0] in SLOTTED:
+    if len(s.shape) != 2 or name.partition(".")[0] in SLOTTED or name in TREES:
         return _convert_to_tree(s, values, name, block)
+    if name == "coo":
+        entries, values = entries_of(s, values)
+        rows, cols = entries.coords
+        perm, ordered = entries.perm, s.ordered
+        made = Structure(
+            name, s.shape, None, cols, rows=rows, perm=perm, ordered=ordered, check=False
+        )
+        return made, values
     csr = s.as_csr()
     if not s.listed:
         values = gathered(s, values, csr.perm)
@@ -188,15 +195,28 @@ def _convert_to_tree(
     s: Structure, values: Tensor | None, name: str, block: tuple[int, int] | None
 ) -> tuple[Structure, Tensor | None]:
     family, given = parse(layout(name).name if "." in name else name)
-    if len(s.shape) == 2 and (family in ("dcsr", "ell", "padded") or name in ROWS):
+    if len(s.shape) == 2 and (family not in FAMILIES or family == "bucket"):
+        known = dict.fromkeys((*FORMATS, *FAMILIES))
+        expected = f"one of {', '.join(f for f in known if f != 'bucket')}"
+        raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
+    if len(s.shape) == 2 and _by_rows(s, name, family):
         values = flatten_blocks(values) if values is not None and s.format == "bsr" else values
         return _to_list(s.as_csr(), family, given, name), values
     entries, values = entries_of(s, values)
     if len(s.shape) == 2 and family in SLOTTED:
-        made = _to_slots(entries, family, given or block)
+        made = _to_slots(entries, family, given, block)
         return made, _filled_with_ones(s, made) if values is None else fill(made, values)
-    tree = fibers.build(entries, name)
+    tree = fibers.csf(entries, name) if name == "dcsr" else fibers.build(entries, name)
     return (_plain_ragged(tree) if name == "ragged" and len(s.shape) == 2 else tree), values
+
+
+def _by_rows(s: Structure, name: str, family: str) -> bool:
+    """Whether csr is the way; dcsr of other sources goes without, as it may have too many rows."""
+    return (
+        family in ("ell", "padded")
+        or name == "csf.2.dense"
+        or (name in TREES and not isinstance(s, Tree) and (s.format == "csr" or s.csr is not None))
+    )
 
 
 def _to_list(csr: Structure, family: str, given: tuple[int, ...], name: str) -> Tree:
@@ -210,19 +230,22 @@ def _to_list(csr: Structure, family: str, given: tuple[int, ...], name: str) -> 
     return lists.dcsr(csr, "dcsr" if family == "dcsr" else "csf.2")
 
 
-def _to_slots(entries: Entries, family: str, given: tuple[int, ...] | None) -> Tree:
+def _to_slots(
+    entries: Entries, family: str, given: tuple[int, ...], block: tuple[int, int] | None
+) -> Tree:
     match family:
         case "srbcrs":
             return slots.srbcrs(entries, *given or STRIPS)
         case "dia":
-            return slots.dia(entries, *given or ())
+            return slots.dia(entries, *given)
         case "bitmap":
             return slots.bitmap(entries)
         case "two_four":
             return slots.two_four(entries)
-    if not given:
-        raise _no_block("dbsr.16.16")
-    return slots.dbsr(entries, *given)
+    size = given or block
+    if not size:
+        raise _no_block()
+    return slots.dbsr(entries, *size)
 
 
 def _plain_ragged(tree: Tree) -> Structure:
@@ -232,8 +255,8 @@ def _plain_ragged(tree: Tree) -> Structure:
     return made
 
 
-def _no_block(instead: str) -> Exception:
-    expected = f"a block size, for instance block=(16, 16) or {instead}"
+def _no_block() -> Exception:
+    expected = "a block size, for instance block=(16, 16)"
     return error("argument", where="to_format", name="block", got=None, expected=expected)
 
 

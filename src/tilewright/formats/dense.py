@@ -33,7 +33,7 @@ def to_dense(s: Structure, values: Tensor) -> Tensor:
     trailing = values.shape[1:]
     flat = values.new_zeros((s.shape[0] * s.shape[1], *trailing))
     at = rows.long() * s.shape[1] + cols
-    return flat.index_add(0, at, stored(s, values)).reshape(*s.shape, *trailing)
+    return flat.index_add_(0, at, stored(s, values)).reshape(*s.shape, *trailing)
 
 
 def dense_to_csr(dense: Tensor, mask: Tensor | None) -> tuple[Structure, Tensor]:
@@ -78,7 +78,7 @@ def _tree_to_dense(s: Tree, values: Tensor) -> Tensor:
         held = stored(s, values).reshape(-1, *trailing)
         if alive is not None:
             at, held = torch.where(alive, at, 0), only(held, alive)
-        flat = flat.index_add(0, at, held)
+        flat = flat.index_add_(0, at, held)
     return flat.reshape(*s.shape, *trailing)
 
 

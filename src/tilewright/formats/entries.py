@@ -85,10 +85,12 @@ def gathered(s: Tree, values: Tensor | None, places: Tensor | None) -> Tensor | 
     return flat if places is None else flat.index_select(0, places)
 
 
-def limit(name: str, places: int, nnz: int, instead: str) -> None:
-    """Refuse a format that would store far more places than there are entries."""
+def limit(name: str, places: int, nnz: int, instead: str, dtype: torch.dtype | None = None) -> None:
+    """Refuse far more places than entries, or more than the dtype of a pointer can count."""
     if places > LARGEST * nnz + SPARE:
         raise error("too-large", where="to_format", name=name, got=places, nnz=nnz, instead=instead)
+    if dtype == torch.int32 and places > index.INT32:
+        raise misfit(name, f"{places} places with torch.int32 pointers", "torch.int64 index arrays")
 
 
 def misfit(name: str, got: str, expected: str) -> Exception:

@@ -21,8 +21,6 @@ from tilewright.formats.layout import name_of, parse
 from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
 
-INT64 = 2**63 - 1
-
 
 def build(entries: Entries, name: str) -> Tree:
     """The tree of a format's name."""
@@ -88,7 +86,7 @@ def bucket(entries: Entries, width: int | None = None, sources: int | None = Non
     ends = index.sums(pieces)
     total = int(ends[-1])
     name = name_of("bucket", width)
-    limit(name, total * width, entries.count, "csf.3.dense, or buckets(tensor)")
+    limit(name, total * width, entries.count, "buckets(tensor), or csf.3", entries.dtype)
     shift = ends[:-1] * width - first
     place = torch.repeat_interleave(shift, lengths, output_size=entries.count)
     place = place.add_(torch.arange(entries.count, device=place.device))
@@ -121,7 +119,7 @@ def ragged(entries: Entries, name: str) -> Tree:
         lengths = lengths.scatter_reduce_(0, node, crd + 1, "amax")
         starts = index.sums(lengths)
         node, nodes = starts.index_select(0, node) + crd, int(starts[-1])
-        limit(name, nodes, entries.count, name_of("csf", len(entries.shape)))
+        limit(name, nodes, entries.count, name_of("csf", len(entries.shape)), dtype)
         arrays[f"indptr{depth}"] = starts.to(dtype)
     last, width = len(entries.shape) - 1, entries.shape[-1]
     key = index.joined(node, entries.coords[last], width, nodes * width)
@@ -148,7 +146,7 @@ def grouped(entries: Entries) -> Entries:
     """Entries sorted by all dimensions but the last, stable."""
     sizes, outer = entries.shape[:-1], entries.coords[:-1]
     bound = prod(sizes)
-    if bound <= INT64:
+    if bound <= index.INT64:
         key, seen = outer[0], sizes[0]
         for crd, size in zip(outer[1:], sizes[1:], strict=True):
             key, seen = index.joined(key, crd, size, seen * size), seen * size

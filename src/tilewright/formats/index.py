@@ -1,10 +1,10 @@
 """Index arrays: the few device operations that all conversions are made of.
 
 Owns: pointers, expansion, stable grouping, distinct keys and permutations. In and out: 1-D integer
-tensors on one device. Only `distinct` waits for the device. An order or permutation says, for each
+tensors on one device. Only `distinct` and `distinct_pairs` wait for the device. An order or permutation says, for each
 new position, the old one.
 
-    rows = [2, 0, 2]        grouping(rows) = [1, 0, 2]        pointers(rows, 3) = [0, 1, 1, 3]
+    rows = [2, 0, 2]    grouped(rows) = [0, 2, 2], [1, 0, 2]    pointers(rows, 3) = [0, 1, 1, 3]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 INDEX_DTYPES = (torch.int32, torch.int64)
-INT32 = 2**31 - 1
+INT32, INT64 = 2**31 - 1, 2**63 - 1
 TABLE = 8  # a table of marks has at most this many places for each key
 
 
@@ -43,13 +43,8 @@ def expand(indptr: Tensor, nnz: int) -> Tensor:
     return torch.repeat_interleave(parents, indptr.diff(), output_size=nnz)
 
 
-def grouping(major: Tensor) -> Tensor:
-    """The stable order that sorts `major`; torch sorts integers by radix, in linear time."""
-    return torch.sort(major, stable=True).indices.to(major.dtype)
-
-
 def grouped(major: Tensor) -> tuple[Tensor, Tensor]:
-    """`major` sorted, and the stable order that sorts it."""
+    """`major` sorted, and the stable order; torch sorts integers by radix, in linear time."""
     ordered, order = torch.sort(major, stable=True)
     return ordered, order.to(major.dtype)
 
@@ -74,6 +69,20 @@ def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
     first = starts(ordered)
     place = torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0).sub_(1))
     return ordered[first], place
+
+
+def distinct_pairs(high: Tensor, low: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Distinct pairs in order, high and low apart, and the place of each pair among them."""
+    if size[0] * size[1] <= INT64:
+        bound = size[0] * size[1]
+        keys, place = distinct(joined(high, low, size[1], bound), bound)
+        return *split(keys, max(size[1], 1)), place
+    order = torch.sort(low, stable=True).indices
+    order = order.index_select(0, torch.sort(high.index_select(0, order), stable=True).indices)
+    high, low = high.index_select(0, order), low.index_select(0, order)
+    first = starts(high) | starts(low)
+    place = torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0).sub_(1))
+    return high[first], low[first], place
 
 
 def starts(ordered: Tensor) -> Tensor:

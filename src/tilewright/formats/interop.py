@@ -120,12 +120,15 @@ def to_torch_bsc(s: Structure, values: Tensor) -> Tensor:
     )
 
 
-def from_scipy(a: Any, check: bool = True) -> tuple[Structure, Tensor]:
-    """Structure and values of a SciPy matrix over the same memory; other formats go through csr."""
+def from_scipy(a: Any, check: bool = True, dia: bool = False) -> tuple[Structure, Tensor]:
+    """Structure and values of a SciPy matrix over the same memory; other formats go through csr.
+
+    dia: a SciPy dia matrix becomes one of format dia, with values copied, and not csr.
+    """
     where = "from_scipy(A)"
     if not is_scipy(a):
         raise error("not-sparse", where=where, name="A", got=type(a).__name__)
-    if a.format == "dia":
+    if dia and a.format == "dia":
         return _from_dia(a, check, where)
     a = a if a.format in SCIPY else a.tocsr()
     shape = (int(a.shape[0]), int(a.shape[1]))

@@ -44,7 +44,8 @@ def ell(csr: Structure, width: int | None = None) -> Tree:
     source = source.clamp_(max=max(csr.nnz - 1, 0)).reshape(-1)
     found = indices.index_select(0, source) if csr.nnz else torch.zeros_like(source)
     made = found.masked_fill_(~alive.reshape(-1), -1)
-    return _listed(csr, name, {"indices1": made}, index.compose(csr.perm, source))
+    perm = index.compose(csr.perm, source) if csr.nnz else source
+    return _listed(csr, name, {"indices1": made}, perm)
 
 
 def padded(csr: Structure, t: int) -> Tree:
@@ -52,7 +53,7 @@ def padded(csr: Structure, t: int) -> Tree:
     indptr, indices = _arrays(csr)
     name = name_of("padded", t)
     starts, total = rounded(indptr.diff(), t)
-    limit(name, total, csr.nnz, "csr")
+    limit(name, total, csr.nnz, "csr", indptr.dtype)
     place = moved(indptr, starts, csr.nnz)
     order = csr.perm
     if order is None:

@@ -26,12 +26,11 @@ def srbcrs(e: Entries, t: int, g: int) -> Tree:
     name, (n, m), (rows, cols) = name_of("srbcrs", t, g), e.shape, e.coords
     outer, inside = index.split(rows, t)
     across = index.ceil_div(n, t)
-    keys, place = index.distinct(index.joined(outer, cols, m, across * m), across * m)
-    strip, column = index.split(keys, max(m, 1))
+    strip, column, place = index.distinct_pairs(outer, cols, (across, m))
     compact = index.ends(strip, across)
     starts, total = rounded(compact.diff(), g)
-    limit(name, total * t, e.count, "csr, or a smaller t")
-    at = moved(compact, starts, keys.shape[0])
+    limit(name, total * t, e.count, "csr, or a smaller t", e.dtype)
+    at = moved(compact, starts, strip.shape[0])
     made = cols.new_full((total,), -1).scatter_(0, at, column.to(e.dtype))
     arrays = {"indptr1": starts.to(e.dtype), "indices1": made}
     return _slotted(e, name, arrays, at.index_select(0, place) * t + inside)
@@ -56,8 +55,7 @@ def blocks(e: Entries, block: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     (n, m), (b0, b1) = e.shape, block
     across, down = index.ceil_div(m, b1), index.ceil_div(n, b0)
     (row, r), (col, c) = index.split(e.coords[0], b0), index.split(e.coords[1], b1)
-    keys, place = index.distinct(index.joined(row, col, across, down * across), down * across)
-    outer, inner = index.split(keys, max(across, 1))
+    outer, inner, place = index.distinct_pairs(row, col, (down, across))
     return outer.to(e.dtype), inner.to(e.dtype), (place * b0 + r) * b1 + c
 
 

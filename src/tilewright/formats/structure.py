@@ -99,8 +99,11 @@ class Structure:
         self.csr: Structure | None = None
         self.plans: dict[Any, Any] = {}
         if check and not torch.compiler.is_compiling():
-            found = check_structure(self, where, names or {})
-            self.ordered = ordered or found
+            self.ordered = self.check(where, names) or ordered
+
+    def check(self, where: str, names: dict[str, str] | None = None) -> bool:
+        """Raise the first error of the index arrays; True if rows are found in order. Waits once."""
+        return check_structure(self, where, names or {})
 
     @property
     def layout(self) -> Layout:

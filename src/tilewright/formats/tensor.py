@@ -49,9 +49,9 @@ class SparseTensor:
         return SparseTensor(structure, interop.values_from_torch(a))
 
     @staticmethod
-    def from_scipy(a: Any, check: bool = True) -> SparseTensor:
-        """From a SciPy sparse matrix or array, without copying."""
-        return SparseTensor(*interop.from_scipy(a, check))
+    def from_scipy(a: Any, check: bool = True, dia: bool = False) -> SparseTensor:
+        """From a SciPy sparse matrix or array, without copying; dia: diagonals stay diagonals."""
+        return SparseTensor(*interop.from_scipy(a, check, dia))
 
     @staticmethod
     def from_dense(
@@ -153,7 +153,7 @@ class SparseTensor:
     def T(self) -> SparseTensor:
         """The transpose over the same values; a view but for blocks. Trees become csc."""
         values = self.values
-        if isinstance(self.structure, Tree):
+        if isinstance(self.structure, Tree) and len(self.shape) == 2:
             return self.to_format("csr").T
         if values is not None and self.format == "bsr":
             values = values.transpose(1, 2)

@@ -44,7 +44,8 @@ class Tree(Structure):
     wide     index arrays are int64 (a bitmap has none to tell)
     """
 
-    __slots__ = ("arrays", "levels", "count", "sources", "wide")
+    slotted: bool
+    __slots__ = ("arrays", "levels", "slotted", "count", "sources", "wide")
 
     def __init__(
         self,
@@ -63,25 +64,25 @@ class Tree(Structure):
     ) -> None:
         super().__init__(format, shape, perm=perm, slots=slots, ordered=ordered, check=False)
         self.arrays = arrays
-        self.levels = layout(format).levels
+        described = layout(format)
+        self.levels, self.slotted = described.levels, described.slotted
         first = self.levels[0]
         alone = all(level.dim != first.dim for level in self.levels[1:])
         self.ordered = ordered or (first.kind == "dense" and first.dim == 0 and alone)
         self.wide = _is_wide(arrays) if wide is None else wide
         self.count = -1 if count is None else count
         if check and not torch.compiler.is_compiling():
-            self.ordered = check_tree(self, where) or self.ordered
+            self.ordered = self.check(where) or self.ordered
         if count is None:
             self.count = self._existing()
         self.sources = self.count if sources is None else sources
 
+    def check(self, where: str, names: dict[str, str] | None = None) -> bool:
+        return check_tree(self, where)
+
     @property
     def layout(self) -> Layout:
         return layout(self.format)
-
-    @property
-    def slotted(self) -> bool:
-        return self.layout.slotted
 
     @property
     def nnz(self) -> int:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, named, node
 
@@ -96,7 +96,7 @@ class Reduce(Expr):
 
     @property
     def dtype(self) -> str:
-        return self.monoid.dtypes[0] if self.monoid.name not in ("argmax", "argmin") else "i64"
+        return dtype_of(self.monoid.finalise.body[self.part])
 
 
 @node

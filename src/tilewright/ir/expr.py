@@ -3,6 +3,11 @@
     expr := Const | Var | Load(buffer, indices) | Bin(op, a, b) | Un(op, a) | Select(c, a, b) | Cast(dtype, a)
           | LaneReduce(op, lanes, a) | LaneScan(op, lane, a)               stage III and tile form
     dtype := f64 f32 f16 bf16 i64 i32 b1
+    Bin   := + - * / // % min max pow & | and comparisons
+    Un    := neg not abs relu sign floor ceil and those of REAL
+
+Minimum and maximum of floats are NaN where either side is; comparisons with NaN are false, `!=` is true;
+sign(NaN) is 0. Literals have no dtype of their own: they are read in that of the other side.
 
 Python operators on expressions build expressions and fold constants: `Var("i") * 1 + 0` is `i`.
 Equality (`==`) compares nodes by structure; the comparison expression is `eq(a, b)`.
@@ -20,6 +25,11 @@ INTS = ("i64", "i32", "u8")
 _RANK = {"b1": 0, "u8": 0, "i32": 1, "i64": 2, "bf16": 3, "f16": 4, "f32": 5, "f64": 6}
 
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
+# Functions whose result is a float, whatever goes in.
+REAL = (
+    *("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos"),
+    *("tanh", "sigmoid", "softplus", "erf"),
+)
 
 
 class Expr(Node):
@@ -77,6 +87,15 @@ class Expr(Node):
 
     def __neg__(self) -> Expr:
         return unary("neg", self)
+
+    def __pow__(self, o: Any) -> Expr:
+        return power(self, o)
+
+    def __rpow__(self, o: Any) -> Expr:
+        return power(o, self)
+
+    def __invert__(self) -> Expr:
+        return unary("not", self)
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self} has no truth value while a program is traced; use tw.where")
@@ -153,7 +172,7 @@ class Cast(Expr):
 
 @node
 class LaneReduce(Expr):
-    """op over lanes: sum, max, min, prod, any, all"""
+    """op over lanes: sum, max, min, prod, any, all; top: a maximum that may pass over NaN"""
 
     op: str
     lanes: tuple[Var, ...]
@@ -196,6 +215,9 @@ def dtype_of(e: Any) -> str:
             return "b1" if op in COMPARE else _arith(op, a, b)
         case Un("not", _):
             return "b1"
+        case Un(op, a) if op in REAL:
+            d = dtype_of(a)
+            return d if d in FLOATS else "f32"
         case Un(_, a) | LaneReduce(_, _, a) | LaneScan(_, _, a):
             return dtype_of(a)
         case Select(_, a, b):
@@ -211,7 +233,7 @@ def _arith(op: str, a: Expr, b: Expr) -> str:
     if isinstance(b, Const) and not isinstance(a, Const) and _weak(db, da):
         return da
     d = promote(da, db)
-    return "f32" if op == "/" and d in (*INTS, "b1") else d
+    return "f32" if op in ("/", "pow") and d in (*INTS, "b1") else d
 
 
 def _weak(literal: str, other: str) -> bool:
@@ -227,6 +249,7 @@ _FOLD: dict[str, Any] = {
     "%": lambda a, b: a % b,
     "min": min,
     "max": max,
+    "pow": math.pow,
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -300,6 +323,22 @@ def minimum(a: Any, b: Any) -> Expr:
 
 def maximum(a: Any, b: Any) -> Expr:
     return binary("max", a, b)
+
+
+def power(a: Any, b: Any) -> Expr:
+    """a ** b; small whole powers are products: x ** 3 -> x * x * x"""
+    a, b = const(a), const(b)
+    if isinstance(a, Const) or not isinstance(b, Const):
+        return Bin("pow", a, b)
+    n = b.value
+    if n == int(n) and 1 <= abs(n) <= 4:
+        made = a
+        for _ in range(int(abs(n)) - 1):
+            made = made * a
+        return made if n > 0 else 1.0 / made
+    if abs(n) == 0.5:
+        return unary("sqrt" if n > 0 else "rsqrt", a)
+    return Bin("pow", a, b)
 
 
 def select(cond: Any, a: Any, b: Any) -> Expr:

@@ -11,18 +11,53 @@ the statements whose sum is its gradient. Programs again, so that they lower, sc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.ir.coord import Assign, Index, Reduce, Stored
-from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Select, Un, Var, eq, select, unary
-from tilewright.ir.monoid import monoids
-from tilewright.ir.node import substitute, walk
+from tilewright.ir.expr import (
+    COMPARE,
+    Bin,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Un,
+    Var,
+    eq,
+    power,
+    select,
+    unary,
+)
+from tilewright.ir.monoid import apply, monoids
+from tilewright.ir.node import Node, is_named, parts, rebuild, substitute, walk
 from tilewright.language.trace import Ref, Traced, free_indices
 from tilewright.support.errors import error
 
 ONE = Const(1.0, "f32")
 ZERO = Const(0.0, "f32")
+FLAT = ("floor", "ceil", "sign", "not")  # slope 0 wherever there is one
+SLOPES: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "neg": lambda e, a: Const(-1.0, "f32"),
+    "relu": lambda e, a: select(a > 0.0, ONE, ZERO),
+    "exp": lambda e, a: e,
+    "exp2": lambda e, a: e * math.log(2.0),
+    "expm1": lambda e, a: unary("exp", a),
+    "log": lambda e, a: ONE / a,
+    "log2": lambda e, a: math.log2(math.e) / a,
+    "log1p": lambda e, a: ONE / (a + ONE),
+    "sqrt": lambda e, a: 0.5 / e,
+    "rsqrt": lambda e, a: -0.5 * (e / a),
+    "sin": lambda e, a: unary("cos", a),
+    "cos": lambda e, a: -unary("sin", a),
+    "abs": lambda e, a: unary("sign", a),
+    "sigmoid": lambda e, a: e * (ONE - e),
+    "tanh": lambda e, a: ONE - e * e,
+    "softplus": lambda e, a: unary("sigmoid", a),
+    "erf": lambda e, a: 2.0 / math.sqrt(math.pi) * unary("exp", -(a * a)),
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +77,7 @@ def gradient(t: Traced) -> Gradient:
     for target, value in list(zip(s.targets, s.values, strict=True))[:1]:
         seed = Load(back.ref(f"d_{target.buffer.name}"), target.indices)
         axes = tuple(dict.fromkeys(n for n in walk(target.indices) if isinstance(n, Index)))
-        back.order = axes
+        back.order, back.outside = axes, tuple(_outside(value))
         back.visit(value, seed, axes, ())
     return Gradient(tuple(back.first), back.programs())
 
@@ -53,6 +88,8 @@ class _Back:
     order: tuple[Index, ...] = ()
     first: list[Traced] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
+    kept: dict[Reduce, Load] = field(default_factory=dict)
+    outside: tuple[Load, ...] = ()
     found: list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]] = field(
         default_factory=list
     )
@@ -79,42 +116,62 @@ class _Back:
                 self.visit(a, g, axes, held)
                 self.visit(b, -g, axes, held)
             case Bin("*", a, b):
-                self.visit(a, g * b, axes, held)
-                self.visit(b, g * a, axes, held)
+                self.visit(a, g * self.settled(b, axes), axes, held)
+                self.visit(b, g * self.settled(a, axes), axes, held)
             case Bin("/", a, b):
-                self.visit(a, g / b, axes, held)
-                self.visit(b, -(g * a / (b * b)), axes, held)
+                x, y = self.settled((a, b), axes)
+                self.visit(a, g / y, axes, held)
+                self.visit(b, -(g * x / (y * y)), axes, held)
             case Bin("max" | "min" as op, a, b):
-                first = a >= b if op == "max" else a <= b
+                x, y = self.settled((a, b), axes)
+                first = x >= y if op == "max" else x <= y
                 self.visit(a, select(first, g, ZERO), axes, held)
                 self.visit(b, select(first, ZERO, g), axes, held)
             case Select(c, a, b):
+                c = self.settled(c, axes)
                 self.visit(a, select(c, g, ZERO), axes, held)
                 self.visit(b, select(c, ZERO, g), axes, held)
+            case Bin("pow", a, b):
+                x, y = self.settled((a, b), axes)
+                self.visit(a, g * (y * power(x, y - 1.0)), axes, held)
+                if not isinstance(b, Const):
+                    grown = select(x > 0.0, unary("log", x), ZERO)
+                    self.visit(b, g * (power(x, y) * grown), axes, held)
+            case Bin(op) if op in (*COMPARE, "&", "|"):
+                return
+            case Un(op) if op in FLAT:
+                return
             case Un(op, a):
-                self.visit(a, g * self.slope(op, a), axes, held)
+                self.visit(a, g * self.slope(op, *self.settled((e, a), axes)), axes, held)
             case Reduce():
                 self.reduction(e, g, axes, held)
             case _:
-                raise error("no-gradient", name=self.t.name, got=f"{e} is not differentiable")
+                raise self.refuse(f"{e} is not differentiable")
 
-    def slope(self, op: str, a: Expr) -> Expr:
-        """The derivative of a scalar function."""
-        s = unary("sigmoid", a)
-        table = {
-            "neg": Const(-1.0, "f32"),
-            "relu": select(a > 0.0, ONE, ZERO),
-            "exp": unary("exp", a),
-            "log": ONE / a,
-            "sqrt": Const(0.5, "f32") / unary("sqrt", a),
-            "abs": unary("sign", a),
-            "sigmoid": s * (ONE - s),
-            "tanh": ONE - unary("tanh", a) * unary("tanh", a),
-            "erf": Const(2.0 / math.sqrt(math.pi), "f32") * unary("exp", -(a * a)),
-        }
-        if op not in table:
-            raise error("no-gradient", name=self.t.name, got=f"{op} has no derivative here")
-        return table[op]
+    def settled(self, e: Any, axes: tuple[Index, ...]) -> Any:
+        """Reductions outside of every other one, computed once: tanh(sum(...)) needs the sum again.
+
+        Not where an input has two of its indices: that may be sparse, and the intermediate would be dense.
+        """
+        if axes != self.order:
+            return e
+        if isinstance(e, Reduce):
+            free = set(free_indices(e))
+            if any(len(free & set(a.indices)) > 1 for a in self.outside):
+                return e
+            if e not in self.kept:
+                self.kept[e] = self.keep(e)
+            return self.kept[e]
+        return rebuild(e, lambda c: self.settled(c, axes))
+
+    def slope(self, op: str, e: Expr, a: Expr) -> Expr:
+        """The derivative of e = op(a), from the value where that is shorter."""
+        if op not in SLOPES:
+            raise self.refuse(f"{op} has no derivative here")
+        return SLOPES[op](e, a)
+
+    def refuse(self, why: str) -> Exception:
+        return error("no-gradient", name=self.t.name, got=f"{why}, in {self.t.body[0]}")
 
     def reduction(
         self, e: Reduce, g: Expr, axes: tuple[Index, ...], held: tuple[Load, ...]
@@ -136,12 +193,17 @@ class _Back:
             pull = self.over(extra, g * value) - self.keep_over(extra, g * mean)
             self.visit(score, p * pull, (*rest, *e.over), drives)
             return
+        if e.monoid.reverse is not None:
+            given = (*e.args, self.keep(e), g)
+            for arg, inner in zip(e.args, apply(e.monoid.reverse, given), strict=True):
+                self.visit(arg, inner, wide, drives)
+            return
         arg = e.args[0]
         match e.monoid.name:
             case "sum":
                 inner = g
             case "mean":
-                ones = _product(Stored(a) for a in _accesses(e.args))
+                ones = _product(Stored(a) for a in _accesses(e.args) or _loads(e.args))
                 count = self.keep(Reduce(monoids("f32")["sum"], e.over, (ones,)))
                 inner = g / count
             case "max" | "min":
@@ -151,8 +213,14 @@ class _Back:
                 inner = g * hit / ties
             case "logsumexp":
                 inner = g * unary("exp", arg - self.keep(e))
+            case "prod":
+                none = eq(arg, ZERO)
+                zeros = self.keep(Reduce(monoids("f32")["sum"], e.over, (select(none, ONE, ZERO),)))
+                others = self.keep(Reduce(e.monoid, e.over, (select(none, ONE, arg),)))
+                alone = select(eq(zeros, ONE), others, ZERO)
+                inner = g * select(none, alone, select(eq(zeros, ZERO), others / arg, ZERO))
             case _:
-                raise error("no-gradient", name=self.t.name, got=f"{e.monoid.name} has no reverse")
+                raise self.refuse(f"{e.monoid.name} has no derivative")
         self.visit(arg, inner, wide, drives)
 
     def rank(self, ix: Index) -> int:
@@ -227,7 +295,10 @@ class _Back:
         inputs = tuple(n for n in refs if n != out)
         scalars = tuple(v for v in self.t.scalars if any(n is v for n in walk(s)))
         sized: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
-        if like is not None and not all(isinstance(ix, Index) for ix in s.targets[0].indices):
+        found = {ix for n in walk(s.values) if isinstance(n, Load) for ix in n.indices}
+        if like is not None and not all(
+            isinstance(ix, Index) and ix in found for ix in s.targets[0].indices
+        ):
             rank = len(s.targets[0].indices)
             sized = ((out, tuple((like, d) for d in range(rank))),)
             if like not in inputs:
@@ -249,9 +320,22 @@ class _Back:
 
 
 def _accesses(args: Iterable[Expr]) -> tuple[Load, ...]:
-    """Accesses of two or more indices: what may drive a sparse iteration."""
-    made = [n for a in args for n in walk(a) if isinstance(n, Load) and isinstance(n.buffer, Ref)]
+    """Accesses of two or more indices, outside inner reductions: what may drive a sparse iteration."""
+    made = [n for a in args for n in _outside(a) if isinstance(n.buffer, Ref)]
     return tuple(dict.fromkeys(a for a in made if len(a.indices) > 1))
+
+
+def _outside(e: Any) -> Iterator[Load]:
+    """Accesses that stand in no reduction."""
+    if isinstance(e, Load):
+        yield e
+    elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce):
+        for c in parts(e):
+            yield from _outside(c)
+
+
+def _loads(args: Iterable[Expr]) -> tuple[Load, ...]:
+    return tuple(n for a in args for n in walk(a) if isinstance(n, Load))
 
 
 def _product(es: Iterable[Expr]) -> Expr:

@@ -9,15 +9,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.ir import flat, loops, stmt
-from tilewright.ir.expr import Buffer, Const, Expr, Load
-from tilewright.ir.node import transform
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.node import substitute, transform, walk
 
 
 def lower_to_flat(p: loops.Program, divisors: Mapping[str, int] | None = None) -> flat.Program:
     """Stage II -> stage III."""
     body = tuple(transform(s, _flatten) for s in p.body)
+    body = substitute(body, apart(p, body))
     known = tuple((v, d) for v in p.sizes if (d := (divisors or {}).get(v.name, 1)) > 1)
     return flat.Program(p.name, p.buffers, p.sizes, p.scalars, body, known)
+
+
+def apart(p: loops.Program, body: tuple[stmt.Stmt, ...]) -> dict[Var, Var]:
+    """New names for variables that are called like a parameter: a state `total` beside a tensor `total`."""
+    taken = {b.name for b in p.buffers} | {v.name for v in (*p.sizes, *p.scalars)}
+    made: dict[Var, Var] = {}
+    for n in walk(body):
+        own = n.state if isinstance(n, stmt.Init) else ()
+        own = (n.var,) if isinstance(n, stmt.Let | flat.Loop) else own
+        for v in own:
+            name = v.name
+            while name in taken:
+                name += "_"
+            if name != v.name:
+                made[v] = Var(name, v.dtype)
+                taken.add(name)
+    return made
 
 
 def _flatten(n: Any) -> Any:

@@ -148,7 +148,9 @@ class _Lower:
         """Loops over indices, outermost first, around leaf; an index bound outside is bound anew."""
         env = env.without(todo)
         turns = [t for ix in todo for t in self.turns(ix, first, hints)]
-        return self.along(in_order(turns), env, leaf)
+        if first is None:
+            return self.along(in_order(turns), env, leaf)
+        return self.along(in_order(turns), env, lambda inner: self.find(first, inner, leaf))
 
     def turns(self, ix: Index, first: Load | None, hints: object) -> list[_Turn]:
         """The loops of one index: storage axes of the access that drives, or of one whose blocks it crosses."""
@@ -322,13 +324,12 @@ class _Lower:
     def bound(self, a: Load, ax: Axis, env: _Env, block: Block) -> Expr:
         """The coordinate of an axis, from that of its index: i -> i // 16, then i % 16"""
         for ix, dim in zip(held(a), a.buffer.coords, strict=False):
-            scales = [k for part, k in dim if part is ax]
-            if not scales:
+            nth = next((n for n, (part, _) in enumerate(dim) if part is ax), None)
+            if nth is None:
                 continue
             at = self.value(ix, env, block)
-            outer = [k for part, k in dim if k > scales[0]]
-            made = at % min(outer) if outer else at
-            return made // scales[0] if scales[0] > 1 else made
+            made = at % dim[nth - 1][1] if nth else at
+            return made // dim[nth][1] if dim[nth][1] > 1 else made
         raise unfit(a, f"axis {ax.name} has no coordinate")
 
     # --- values -----------------------------------------------------------------------------------

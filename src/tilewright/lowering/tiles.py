@@ -250,11 +250,29 @@ class _Lower:
             assert made is not None
             self.assign(state, made)
             return
+        if not m.laned and not lanes:
+            self.step(state, apply(m.combine, (*state, *apply(m.lift, args))), guards)
+            return
         lifted = [
             self.keep(e, ident, guards)
             for e, ident in zip(apply(m.lift, args), m.identity, strict=True)
         ]
-        self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, lifted))))
+        self.combine(state, m, lanes, lifted)
+
+    def step(self, state: tuple[Var, ...], made: Sequence[Expr], guards: list[Var]) -> None:
+        """The new state where the guards hold: users' identities may be neutral for finite numbers only."""
+        for g in guards:
+            made = [select(g, new, v) for new, v in zip(made, state, strict=True)]
+        self.assign(state, made)
+
+    def combine(
+        self, state: tuple[Var, ...], m: Monoid, lanes: Lanes, values: Sequence[Expr]
+    ) -> None:
+        """The state with a lane of other states."""
+        if m.join is not None and lanes:
+            self.assign(state, join_lanes(m, state, values, lanes))
+        else:
+            self.assign(state, apply(m.combine, (*state, *self.over(m, lanes, values))))
 
     def over(self, m: Monoid, lanes: Lanes, values: Sequence[Expr]) -> list[Expr]:
         """Each member reduced over the folded lanes."""
@@ -292,7 +310,8 @@ class _Lower:
         """Whether the state was begun just now: then its beginning is not needed."""
         homes = [self.t.env[v].e for v in state]
         begun = self.t.out[-len(state) :]
-        if [s.var for s in begun if isinstance(s, tile.Set)] != homes:
+        begun_now = [s.var for s in begun if isinstance(s, tile.Set) and _begins(s.value)]
+        if begun_now != homes:
             return False
         del self.t.out[-len(state) :]
         return True
@@ -384,6 +403,11 @@ class _Lower:
         made = Buffer(name, dtype, (size,), role)
         self.extra.append(made)
         return made
+
+
+def _begins(e: Expr) -> bool:
+    """Whether a value is that of a state just begun."""
+    return isinstance(e, tile.Full)
 
 
 def _full(ident: Const, d: str, lanes: Lanes) -> Expr:

@@ -31,11 +31,11 @@ from tilewright.ops.sparse import (
     as_rows,
     as_sparse,
     bundle,
-    doubled,
+    in_order,
     prepare_at_second_use,
     rows_first,
     stored_rank,
-    without_duplicates,
+    unordered,
 )
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
@@ -66,11 +66,10 @@ def prepared(
     text, tensors, ints = arguments(name, held)
     _check(text, tensors, where)
     _check_sizes(name, held, where)
-    if sum(isinstance(v, SparseTensor) for v in held.values()) > 1:
-        searched = _searched(text, *_place(tensors))
-        if any(doubled(held[n]) for n in searched):
-            held |= {n: without_duplicates(held[n]) for n in searched}
-            text, tensors, ints = arguments(name, held)
+    searched = _searched(text, *_place(tensors))
+    if any(unordered(held[n]) for n in searched):
+        held |= {n: in_order(held[n]) for n in searched}
+        text, tensors, ints = arguments(name, held)
     return text, tensors, ints, held
 
 
@@ -111,13 +110,13 @@ def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[
     dense = {n: v for n, v in held.items() if _dense(v)}
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense.values())
     first = True
-    homes: dict[int, Arg] = {}
+    homes: list[tuple[SparseTensor, Arg]] = []
     for label, value in held.items():
         if label in dense:
             args.append(dense_arg(label, value))
             tensors.append(value)
             continue
-        home = homes.get(id(value.structure))
+        home = next((arg for t, arg in homes if t.structure is value.structure), None)
         if home is not None and value.values is not None:
             args.append(_on(label, value, home))
             tensors.append(value.values.contiguous())
@@ -127,7 +126,7 @@ def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[
         if first:
             arg, more, sizes = with_lists(arg, more, sizes, value, dense)
         first = False
-        homes.setdefault(id(value.structure), arg)
+        homes.append((value, arg))
         args.append(arg)
         tensors += more
         ints += sizes
@@ -161,12 +160,20 @@ def with_lists(
 
 def _check(text: str, tensors: list[Tensor], where: str) -> None:
     first = tensors[0].device
-    names = [n for a in read_program(text)[1] for n in a.names]
+    names = names_of(text)
     for name, t in zip(names, tensors, strict=True):
         if t.device != first:
             raise error(
                 "device", where=where, name=name, got=t.device, other=names[0], expected=first
             )
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The names of the tensors of a program's text; a constant to torch.compile."""
+    return tuple(n for a in read_program(text)[1] for n in a.names)
+
+
+names_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:

@@ -65,6 +65,34 @@ def as_rows(a: SparseTensor) -> SparseTensor:
     return SparseTensor(entries, v.index_select(0, csr.perm))
 
 
+def unordered(a: SparseTensor) -> bool:
+    """Whether a search might miss entries: general formats keep any order, and a place may have several entries."""
+    return isinstance(a.structure, Tree) or doubled(a)
+
+
+def in_order(a: SparseTensor) -> SparseTensor:
+    """The same tensor as a search needs it: one entry for one place, in order."""
+    a = as_rows(a)
+    if not isinstance(a.structure, Tree):
+        return without_duplicates(a)
+    s, v = a.structure, a.explicit_values()
+    if "in order" not in s.plans:
+        coords, perm = s.as_coordinates()
+        keys = torch.zeros_like(coords[0], dtype=torch.int64)
+        for c, size in zip(coords, s.shape, strict=True):
+            keys = keys * size + c
+        kept, place = torch.unique(keys, return_inverse=True)
+        s.plans["in order"] = kept, place, perm
+    kept, place, perm = s.plans["in order"]
+    v = v if perm is None else v.index_select(0, perm)
+    at, coords = kept, []
+    for size in reversed(s.shape):
+        coords.insert(0, at % size)
+        at = torch.div(at, size, rounding_mode="floor")
+    summed = v.new_zeros((kept.shape[0], *v.shape[1:])).index_add(0, place, v)
+    return SparseTensor.from_coords(torch.stack(coords), summed, s.shape, format="csf")
+
+
 def doubled(a: SparseTensor) -> bool:
     """Whether a place has several entries; not asked while compiling, where nothing can be waited for."""
     if a.structure.format != "csr" or torch.compiler.is_compiling():

@@ -79,10 +79,9 @@ class Step:
         borrowers = {a.name: [b.name for b in args if b.kind == f"like:{a.name}"] for a in sparse}
         self.searched: list[str] = []
         self.views = {a.name: rows_view(a.kind) for a in sparse}
-        if len(sparse) > 1:
+        leads: set[str] = set()
+        if sparse:
             leads = leading(bind(traced, {n: self.spec(self.args[n]) for n in used}).program)
-        else:
-            leads = {n for a in sparse for n in (a.name, *borrowers[a.name])}
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
             if mine & leads:

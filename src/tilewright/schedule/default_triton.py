@@ -7,6 +7,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one, for `l
     a dense product               tiles of bm x bn x bk, grid in groups
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
+    monoids without a lane form   serial, in order
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         p = _cut(p, s.var.name, int(s.hi.value), setting.get("bm", 128), "grid")
     p = _features(p, nest, setting)
     for r in nest.reductions:
-        if r.constant:
+        if r.constant and _laned(r):
             p = _cut(p, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
         elif not r.variable:
             p = _dense_reduction(p, nest, r, setting)
@@ -84,10 +85,11 @@ def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     for r in nest.reductions:
         if r.depth and not r.variable:
             p = _dense_reduction(p, nest, r, setting)
-    spread = work_list if setting.get("listed") else pad
+    listed = setting.get("listed") and all(f.monoid.joins for f in entries.folds)
+    spread = work_list if listed else pad
     p = spread(p, rows.var.name, entries.name, setting.get("rows", 8), setting.get("unroll", 1))
     grids = [x.var.name for x in loops(p) if x.kind == "grid"]
-    first = "u" if setting.get("listed") else f"{rows.var.name}_o"
+    first = "u" if listed else f"{rows.var.name}_o"
     others = [g for g in grids if g != first]
     return step.order(p, *others, first) if setting.get("outer") else step.order(p, first, *others)
 
@@ -109,7 +111,7 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
             p = _dense_reduction(p, nest, r, setting)
             inner = tuple(x for x in loops(p) if x.var.name == f"{r.name}_i")
             folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
-            if len(folds) == 1 and folds[0].monoid.lane is not None:
+            if len(folds) == 1 and folds[0].monoid.joins:
                 p = step.rfactor(p, f"{r.name}_i")
         return p
     return _features(p, nest, setting)
@@ -130,9 +132,14 @@ def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     return step.kind(p, f"{name}_o", "grid")
 
 
+def _laned(r: Reduction) -> bool:
+    """Whether everything that a loop folds has a lane form; else it stays serial."""
+    return all(f.monoid.laned for f in r.folds)
+
+
 def _dense_reduction(p: flat.Program, nest: Nest, r: Reduction, setting: Setting) -> flat.Program:
     """A reduction over a whole dense dimension: lanes, or tiles of lanes one after the other."""
-    if any(f.monoid.lane is None and f.monoid.fold is None for f in r.folds):
+    if not _laned(r):
         return p
     if bounds_another(nest, r):
         return p

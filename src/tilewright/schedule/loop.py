@@ -134,7 +134,7 @@ def rfactor(p: flat.Program, name: str) -> flat.Program:
     if len(folds) != 1:
         raise illegal(f"rfactor({name})", "its body does not hold exactly one fold", ir=inner)
     fold = folds[0]
-    if fold.monoid.lane is None and fold.monoid.fold is None:
+    if not fold.monoid.joins:
         raise illegal(f"rfactor({name})", f"{fold.monoid.name} has no lane form", ir=inner)
     parts = tuple(Var(f"{v.name}_part", v.dtype) for v in fold.state)
 

@@ -215,6 +215,13 @@ CATALOGUE: dict[str, Entry] = {
         "assign every output once: y[i, f] = ...",
         where="@tw.program",
     ),
+    "monoid": Entry(
+        LanguageError,
+        "monoid {name}: {got}",
+        "{expected}",
+        "write the state so that two partial results can be merged; see tw.monoid's documentation",
+        where="tw.monoid",
+    ),
     # schedules
     "illegal": Entry(
         ScheduleError, "{name} is not legal here", "{expected}", "{cure}", where="the schedule"
@@ -252,7 +259,7 @@ CATALOGUE: dict[str, Entry] = {
     "no-gradient": Entry(
         NoGradient,
         "{name} has no gradient",
-        "sum, mean, max, logsumexp or softmax-weighted sum of differentiable expressions",
+        "sum, mean, prod, max, min, logsumexp, softmax-weighted sum, or a monoid with backward=",
         "rewrite the statement, or detach its inputs",
         where="reverse mode",
     ),

@@ -7,6 +7,7 @@ In: a kernel, or a cost and the rates of a machine. Out: lines of text.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -55,12 +56,14 @@ def schedule_words(kernel: Kernel) -> list[str]:
 
 
 def loop_words(scheduled: str) -> list[str]:
-    """The loops of a scheduled text, with their depth: grid i in 0:n -> i in 0:n, in parallel"""
+    """The loops of a scheduled text, with their depth: for i in grid(n): -> i in 0:n: in parallel"""
     made = []
     for line in scheduled.splitlines():
-        found = re.match(r"( *)(grid|lane|serial|unroll) (\w+ in .*)$", line)
+        found = re.match(r"( *)for (\w+) in (grid|lane|serial|unroll)\((.*)\):$", line)
         if found:
-            made.append(f"{found[1]}{found[3]}: {KINDS[found[2]]}")
+            ends = [e for e in split_arguments(found[4]) if e != "i32"]
+            span = ":".join(ends if len(ends) == 2 else ["0", ends[0]])
+            made.append(f"{found[1]}{found[2]} in {span}: {KINDS[found[3]]}")
     return made
 
 
@@ -117,3 +120,10 @@ def amount(n: float, unit: str) -> str:
         if n >= size:
             return f"{n / size:.3g} {letter}{unit}"
     return f"{n:.0f} {unit}".rstrip()
+
+
+def split_arguments(text: str) -> list[str]:
+    """a, f(b, c)  ->  ["a", "f(b, c)"]"""
+    call = ast.parse(f"f({text})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return [ast.unparse(a) for a in call.args]

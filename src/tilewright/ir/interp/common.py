@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.ir.expr import (
     COMPARE,
+    REAL,
     Bin,
     Cast,
     Const,
@@ -51,6 +52,7 @@ BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "%": np.remainder,
     "min": np.minimum,
     "max": np.maximum,
+    "pow": np.power,
     "==": np.equal,
     "!=": np.not_equal,
     "<": np.less,
@@ -67,15 +69,22 @@ UNARY: dict[str, Callable[[Value], Value]] = {
     "abs": np.abs,
     "exp": np.exp,
     "exp2": np.exp2,
+    "expm1": np.expm1,
     "log": np.log,
     "log2": np.log2,
+    "log1p": np.log1p,
     "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
     "relu": lambda x: np.maximum(x, x.dtype.type(0)),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": lambda x: np.where(x >= 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x))),
+    "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "floor": np.floor,
-    "sign": np.sign,
+    "ceil": np.ceil,
+    "sign": lambda x: np.greater(x, 0) * 1 - np.less(x, 0) * 1,
 }
 
 REDUCE: dict[str, np.ufunc] = {
@@ -83,6 +92,7 @@ REDUCE: dict[str, np.ufunc] = {
     "prod": np.multiply,
     "max": np.maximum,
     "min": np.minimum,
+    "top": np.fmax,
     "any": np.logical_or,
     "all": np.logical_and,
 }
@@ -163,8 +173,10 @@ class Maker:
         return lambda env: _look(env, e)
 
     def operand(self, e: Expr, dtype: str) -> Fn:
-        inner, d = self.make(e), compute_dtype(dtype)
-        return inner if NUMPY[dtype_of(e)] == NUMPY[d] else lambda env: convert(inner(env), d)
+        d = compute_dtype(dtype)
+        inner = self.make(Const(e.value, d) if isinstance(e, Const) else e)
+        same = isinstance(e, Const) or NUMPY[dtype_of(e)] == NUMPY[d]
+        return inner if same else lambda env: convert(inner(env), d)
 
     def binary(self, e: Bin) -> Fn:
         d = dtype_of(e)
@@ -182,7 +194,7 @@ class Maker:
 
     def unary(self, e: Un) -> Fn:
         d = dtype_of(e)
-        a, op = self.operand(e.a, dtype_of(e.a)), UNARY[e.op]
+        a, op = self.operand(e.a, d if e.op in REAL else dtype_of(e.a)), UNARY[e.op]
         return lambda env: convert(op(a(env)), d)
 
     def select(self, e: Select) -> Fn:
