@@ -7,7 +7,8 @@
         judge(case, executor)
 
 Executors: the interpreters of stage I, II, III (as lowered, as scheduled for C and for Triton) and of tile form;
-C; Triton's interpreter; a GPU by marker. Where work lists are used, a case runs without and with them. A general format must be walked as it is: a silent conversion fails.
+C; Triton's interpreter; a GPU by marker. Where work lists are used, a case runs without and with them.
+A general format must be walked as it is: a silent conversion fails, unless the case says that it `converts`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from torch import Tensor
 
 import tilewright as tw
 from tilewright.formats.tree import Tree
-
 from tilewright.ops.backend import backend
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.step import Step
@@ -105,7 +105,9 @@ def execute(
 def dense(t: Any) -> np.ndarray:
     if isinstance(t, tw.SparseTensor) and t.values is not None:
         stored = tuple(t.structure.values_shape)
-        assert tuple(t.values.shape)[: len(stored)] == stored, "values that do not fit the structure"
+        assert tuple(t.values.shape)[: len(stored)] == stored, (
+            "values that do not fit the structure"
+        )
     made = t.to_dense() if isinstance(t, tw.SparseTensor) else t
     found: np.ndarray = made.detach().cpu().double().numpy()
     return found

@@ -160,11 +160,24 @@ def added_compared() -> Any:
     return [TARGETS, x, torch.ones(9)], torch.zeros(9, 5).index_add(0, TARGETS, x)
 
 
-FORMATS = ("csr", "csc", "coo", "dcsr", "ell", "padded.4", "dbsr.4.4", "srbcrs.4.2", "dia", "bitmap")
+FORMATS = (
+    "csr",
+    "csc",
+    "coo",
+    "dcsr",
+    "ell",
+    "padded.4",
+    "dbsr.4.4",
+    "srbcrs.4.2",
+    "dia",
+    "bitmap",
+)
 
 CASES = [
-    *(Case(f"elementwise-{f}", elementwise, held(f, lambda A: 2 * A * A.sigmoid()))
-      for f in FORMATS),
+    *(
+        Case(f"elementwise-{f}", elementwise, held(f, lambda A: 2 * A * A.sigmoid()))
+        for f in FORMATS
+    ),
     Case("elementwise-bsr", elementwise, held("bsr", lambda A: 2 * A * A.sigmoid(), (2, 3))),
     *(Case(f"coordinates-{f}", where_it_stands, held(f, places)) for f in FORMATS),
     Case("coordinates-bsr", where_it_stands, held("bsr", places, (2, 3))),
@@ -179,8 +192,12 @@ CASES = [
     Case("scatter", scatter, put),
     Case("scatter-add", scatter_add, added),
     Case("scatter-add-compared", scatter_add_compared, added_compared),
-    Case("scatter-add-equal", scatter_add_equal, added_compared,
-         broken="a == b on expressions is Python's equality of nodes: False while tracing"),
+    Case(
+        "scatter-add-equal",
+        scatter_add_equal,
+        added_compared,
+        broken="a == b on expressions is Python's equality of nodes: False while tracing",
+    ),
 ]
 
 

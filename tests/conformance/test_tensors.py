@@ -132,8 +132,10 @@ def by_matrix(format: str) -> Any:
 def by_vector(format: str) -> Any:
     def make() -> Any:
         T, c = cube(*SHAPE), numbers(6)
-        at = sum(s * torch.arange(n).reshape(d) for s, n, d in
-                 ((100, 4, (4, 1, 1)), (10, 5, (5, 1)), (1, 6, (6,))))
+        at = sum(
+            s * torch.arange(n).reshape(d)
+            for s, n, d in ((100, 4, (4, 1, 1)), (10, 5, (5, 1)), (1, 6, (6,)))
+        )
         return [tensor(T, format), c], T * c * at
 
     return make
@@ -177,9 +179,7 @@ def listed_edges() -> Any:
     i, j = A.nonzero().T
     kinds = torch.arange(len(i)) * 7 % 3
     p = tw.SparseTensor.from_coo(i, torch.arange(len(i)), A[i, j], (6, len(i)))
-    want = torch.zeros(6, 3).index_add(
-        0, i, torch.einsum("e,ek,ekl->el", A[i, j], x[j], w[kinds])
-    )
+    want = torch.zeros(6, 3).index_add(0, i, torch.einsum("e,ek,ekl->el", A[i, j], x[j], w[kinds]))
     return [p, j, kinds, x, w], want
 
 
@@ -222,19 +222,25 @@ NAMES = ("csf", "csf.3.dense", "bucket.4")
 
 CASES = [
     *(Case(f"slices-{f}", slices, one(f, lambda T: T.sum((1, 2)))) for f in NAMES),
-    *(Case(f"fibers-{f}", fibers, one(f, longest), converts=f in CONVERTED)
-      for f in NAMES),
+    *(Case(f"fibers-{f}", fibers, one(f, longest), converts=f in CONVERTED) for f in NAMES),
     *(Case(f"mttkrp-{f}", mttkrp, decomposition(f)) for f in NAMES),
-    *(Case(f"mttkrp-nested-{f}", mttkrp_nested, decomposition(f), converts=f in CONVERTED)
-      for f in NAMES),
-    *(Case(f"ttm-{f}", ttm, by_matrix(f), converts=f in CONVERTED)
-      for f in NAMES),
+    *(
+        Case(f"mttkrp-nested-{f}", mttkrp_nested, decomposition(f), converts=f in CONVERTED)
+        for f in NAMES
+    ),
+    *(Case(f"ttm-{f}", ttm, by_matrix(f), converts=f in CONVERTED) for f in NAMES),
     *(Case(f"coordinates-{f}", scaled, by_vector(f)) for f in NAMES),
-    *(Case(f"together-{f}-{s}", together, two(f, s)) for f, s in
-      (("csf", "csf"), ("csf", "csf.3.dense"), ("csf.3.dense", "csf"), ("bucket.4", "csf"))),
+    *(
+        Case(f"together-{f}-{s}", together, two(f, s))
+        for f, s in (
+            ("csf", "csf"),
+            ("csf", "csf.3.dense"),
+            ("csf.3.dense", "csf"),
+            ("bucket.4", "csf"),
+        )
+    ),
     Case("tensor-and-matrix", with_matrix, and_matrix),
-    *(Case(f"relations-{f}", relations, related(f), converts=f in CONVERTED)
-      for f in NAMES),
+    *(Case(f"relations-{f}", relations, related(f), converts=f in CONVERTED) for f in NAMES),
     *(Case(f"edge-types-{n}", edge_types, typed(n)) for n in (3, 4, 8)),
     Case("edge-list", edge_list, listed_edges),
     Case("ragged-3", ragged_three, deep(3)),

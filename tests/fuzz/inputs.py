@@ -52,7 +52,7 @@ def draw_widths(rng: np.random.Generator, p: Program) -> Widths:
     dtypes = tuple(DTYPES[int(rng.integers(len(DTYPES)))] for _ in range(2))
     last = {o.at[-1] for o in p.operands.values() if not o.sparse}
     last |= {ix for o in p.operands.values() for ix in o.at[o.rank :]}
-    size = {ix: tuple(int(n) for n in rng.choice(SIZES[1:], 2)) for ix in last}
+    size = {ix: tuple(int(n) for n in rng.choice(SIZES[1:], 2)) for ix in sorted(last)}
     kinds = ("plain", "plain", "turned", "stepped", "shifted", "spread")
     layout = {o.name: str(rng.choice(kinds)) for o in p.operands.values() if not o.sparse}
     sides = (1, 2, 3, 4, 16)

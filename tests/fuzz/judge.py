@@ -1,14 +1,15 @@
 """What a drawn program means, evaluated over tables in NumPy; knows nothing of the package.
 
-An iteration is a table: a column of coordinates for each index, a column of entries for each sparse access that the
-iteration stands on. A reduction joins the table with the stored entries of the access that drives, or with whole ranges,
-evaluates its argument in every row and folds rows by the row they came from.
+An iteration is a table: a column of coordinates for each index, a column of entries for each sparse access
+that the iteration stands on. A reduction joins the table with the stored entries of the access that drives,
+or with whole ranges, evaluates its argument in every row and folds rows by the row they came from.
 
     judged = Judge(program, arrays, {"i": 3, "j": 4}).run()
     judged.dense                  # the result; entries of a sparse result added up at their places
     judged.seen["x"]              # which elements of a dense operand count
 
-Which access drives: the only sparse one over these indices; of several, the first that is a factor of the whole; else none.
+Which access drives: the only sparse one over these indices; of several, the first that is a factor of the
+whole; else none.
 """
 
 from __future__ import annotations

@@ -88,7 +88,10 @@ def judged(p: Program, run: Any, made: Inputs, where: str, spoil: bool) -> tuple
         return "refused", _first(why)
     except Exception as why:
         return "broken", f"{type(why).__name__}: {_first(why)}"
-    return compared(got, want)
+    try:
+        return compared(got, want)
+    except RuntimeError as why:
+        return "broken", f"{type(why).__name__}: {_first(why)}"
 
 
 def compared(got: Any, want: Judged) -> tuple[str, str]:
@@ -108,7 +111,8 @@ def compared(got: Any, want: Judged) -> tuple[str, str]:
     if got.dtype == torch.float16 and room > limit * 30_000:
         return "ok", ""
     with np.errstate(invalid="ignore"):
-        bad = ~((np.abs(found - want.dense) <= room) | (found == want.dense))
+        same = (found == want.dense) | (np.isnan(found) & np.isnan(want.dense))
+        bad = ~((np.abs(found - want.dense) <= room) | same)
     if not bad.any():
         return "ok", ""
     at = tuple(int(n) for n in np.argwhere(bad)[0])
