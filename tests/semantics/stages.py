@@ -21,7 +21,8 @@ from tilewright.analysis.domain import covers
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Var
 from tilewright.ir.interp import run_coord, run_flat, run_loops, run_tile
-from tilewright.ir.node import transform
+from tilewright.ir.monoid import fold_constants
+from tilewright.ir.node import substitute, transform
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
@@ -53,6 +54,13 @@ def run_stage(
     floats: Sequence[float],
 ) -> np.ndarray:
     step = Entry(program, "c" if stage == "for-c" else "triton").steps[0]
+    return run_step(stage, step, tensors, ints, floats)[step.bound.program.outputs[0].name]
+
+
+def run_step(
+    stage: str, step: Step, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """The outputs of one statement by name; the step must be a new one, without kernels."""
     held = [*tensors, *step.derive(tensors, ints)] if step.missing else list(tensors)
     sizes = step.sizes(held, ints)
     arrays = arrays_of(step, held)
@@ -73,7 +81,7 @@ def run_stage(
     else:
         run = {"loops": run_loops, "tile": run_tile}.get(stage, run_flat)
         got = run(made, arrays, table, scalars, zeroed)
-    return got[p.outputs[0].name]
+    return got
 
 
 def made_at(
@@ -98,7 +106,10 @@ def made_at(
     if stage == "for-c":
         known = {n: Const(v, "i64") for n, v in asked[1].items()}
         return without_hints(schedule_c(driver.lower(asked[0], log, {}, known), COptions()))
-    made = schedule_triton(driver.lower(asked[0], log, asked[2], asked[3]), asked[1])
+    narrow = {n: v for n, v in asked[3].items() if isinstance(v, Var)}
+    made = schedule_triton(driver.lower(asked[0], log, asked[2], narrow), asked[1])
+    exact = {v: asked[3][v.name] for v in made.sizes if isinstance(asked[3].get(v.name), Const)}
+    made = replace(made, body=fold_constants(substitute(made.body, exact)))
     return made if stage == "for-triton" else lower_to_tile(made)
 
 

@@ -1,0 +1,132 @@
+"""make fuzz: draw programs and inputs, judge them, tell what failed and how to see it again.
+
+    python -m fuzz.run --count 5000 --seed 0            # 5,000 draws, ten for each program
+    python -m fuzz.run --seed 0 --only 17.3             # one of them, with its words
+
+Workers are processes of their own, so that a crash is a finding too: it names the draw that it began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+SHARE = 0.1
+
+
+def main() -> int:
+    given = arguments()
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    if given.worker:
+        return work(given)
+    if given.only:
+        return one(given)
+    if given.mutants:
+        from fuzz.mutants import main as mutants
+
+        return mutants(given.seed)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tilewright-fuzz-") as folder:
+        os.environ["TILEWRIGHT_CACHE"] = folder
+        plans = -(-given.count // given.draws)
+        with ThreadPoolExecutor(given.jobs) as pool:
+            parts = [pool.submit(watch, given, n, plans) for n in range(given.jobs)]
+            told = [t for part in parts for t in part.result()]
+    return report(given, told, time.perf_counter() - began)
+
+
+def arguments() -> argparse.Namespace:
+    made = argparse.ArgumentParser(description="draw programs and judge what the compiler makes")
+    made.add_argument("--count", type=int, default=5000)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--draws", type=int, default=10, help="draws of inputs for each program")
+    made.add_argument("--jobs", type=int, default=2)
+    made.add_argument("--triton", type=float, default=SHARE, help="share of Triton's interpreter")
+    made.add_argument("--only", help="PROGRAM.DRAW: one draw, with its words")
+    made.add_argument("--mutants", action="store_true", help="planted bugs: each must be caught")
+    made.add_argument("--worker", help=argparse.SUPPRESS)
+    return made.parse_args()
+
+
+def watch(given: Any, first: int, plans: int) -> list[dict[str, Any]]:
+    """One worker after another over every jobs-th program; a crash costs one program."""
+    told: list[dict[str, Any]] = []
+    at = first
+    while at < plans:
+        command = [sys.executable, "-m", "fuzz.run", "--worker", f"{at}:{plans}:{given.jobs}"]
+        command += ["--seed", str(given.seed), "--draws", str(given.draws)]
+        command += ["--triton", str(given.triton)]
+        last: dict[str, Any] = {}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                if not line.startswith("{"):
+                    continue
+                last = json.loads(line)
+                if last["kind"] != "begun":
+                    told.append(last)
+                    show(given, last)
+            code = worker.wait()
+        if code == 0:
+            break
+        told.append({**last, "kind": "crashed", "why": f"the process ended with {code}"})
+        show(given, told[-1])
+        at = int(last.get("plan", at)) + given.jobs
+    return told
+
+
+def work(given: Any) -> int:
+    import torch
+    from fuzz.work import plan
+
+    torch.set_num_threads(1)
+    first, plans, step = map(int, given.worker.split(":"))
+    for number in range(first, plans, step):
+        for told in plan(given.seed, number, given.draws, given.triton):
+            print(json.dumps(asdict(told)), flush=True)
+    return 0
+
+
+def one(given: Any) -> int:
+    from fuzz.work import FAILED, plan
+
+    number, draw = map(int, given.only.split("."))
+    told = list(plan(given.seed, number, given.draws, given.triton, draw))[-1]
+    print(f"{told.kind} on {told.where}: {told.why}\n  {told.words}")
+    return int(told.kind in FAILED)
+
+
+def show(given: Any, told: dict[str, Any]) -> None:
+    if told["kind"] in ("wrong", "broken", "crashed"):
+        at = f"{told['plan']}.{told['draw']}"
+        again = f'make fuzz ARGS="--seed {given.seed} --draws {given.draws} --only {at}"'
+        print(f"{told['kind']} on {told['where']}: {told['why']}\n  {told['words']}\n  {again}")
+
+
+def report(given: Any, told: list[dict[str, Any]], seconds: float) -> int:
+    kinds = Counter(t["kind"] for t in told)
+    places = Counter(t["where"] for t in told)
+    rate = len(told) / seconds
+    print(
+        f"seed {given.seed}: {len(told)} draws in {seconds:.0f} s, {rate:.1f} a second; "
+        + ", ".join(f"{n} {k}" for k, n in kinds.most_common())
+        + "; "
+        + ", ".join(f"{n} on {k}" for k, n in places.items())
+    )
+    why = Counter(t["why"].split(" in: ")[0][:90] for t in told if t["kind"] == "refused")
+    for reason, n in why.most_common(8):
+        print(f"  refused {n}: {reason}")
+    return int(any(kinds[k] for k in ("wrong", "broken", "crashed")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
