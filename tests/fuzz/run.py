@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from dataclasses import asdict
 from typing import Any
 
 SHARE = 0.1
+LIMIT = 120  # seconds for all draws of one program
 
 
 def main() -> int:
@@ -91,6 +93,7 @@ def work(given: Any) -> int:
     torch.set_num_threads(1)
     first, plans, step = map(int, given.worker.split(":"))
     for number in range(first, plans, step):
+        signal.alarm(LIMIT)  # a program that does not end is a finding too
         for told in plan(given.seed, number, given.draws, given.triton):
             print(json.dumps(asdict(told)), flush=True)
     return 0

@@ -30,6 +30,7 @@ from tilewright.ir.expr import (
     Select,
     Un,
     Var,
+    binary,
     dtype_of,
 )
 from tilewright.ir.flat import Loop
@@ -268,16 +269,37 @@ class _Printer:
         return tuple(v for v in self.extents if v in held)
 
     def over(self, lanes: Sequence[Var], lines: list[str], guards: tuple[Expr, ...]) -> list[str]:
-        """The lines inside loops over lanes, under the guards that concern them."""
+        """The lines inside loops over lanes, under the guards that concern them: shorter loops, where that says it."""
         inside = {*lanes}
-        conds = [g for g in guards if lanes_of(g, self.table) <= inside]
+        ends = {v: str(self.extents[v]) for v in lanes}
+        conds = []
+        for g in guards:
+            if lanes_of(g, self.table) <= inside:
+                v, end = self.shorter(g)
+                if v is None:
+                    conds.append(g)
+                else:
+                    ends[v] = f"({ends[v]} < {end} ? {ends[v]} : {end})"
         if conds:
             test = " && ".join(self.expr(g, 3) for g in conds)
-            lines = [f"if ({test}) {{", *_in(lines), "}"]
+            lines = [f"if ({test}) {{", *_in([APART, *lines]), "}"]
         for v in reversed(lanes):
-            head = f"for (int {v.name} = 0; {v.name} < {self.extents[v]}; ++{v.name})"
+            head = f"for (int {v.name} = 0; {v.name} < {ends[v]}; ++{v.name})"
             lines = [f"{head} {{", *_in(lines), "}"] if len(lines) > 1 else [head, *_in(lines)]
         return lines
+
+    def shorter(self, g: Expr) -> tuple[Var | None, str]:
+        """base + lane < n: the lane's loop ends at n - base"""
+        if isinstance(g, Bin) and g.op == "<" and not lanes_of(g.b, self.table):
+            terms = _terms(g.a)
+            mine = [t for t in terms if isinstance(t, Var) and t in self.extents]
+            rest = [t for t in terms if t not in mine]
+            if len(mine) == 1 and not any(lanes_of(t, self.table) for t in rest):
+                left = g.b
+                for t in rest:
+                    left = binary("-", left, t)
+                return mine[0], f"({self.expr(left)})"
+        return None, ""
 
     def shape(self, lanes: Sequence[Var]) -> str:
         return "".join(f"[{self.extents[v]}]" for v in lanes)
@@ -353,6 +375,10 @@ def number(c: Const) -> str:
             return "NAN"
         return repr(value) + ("" if c.dtype == "f64" else "f")
     return "INT64_MIN" if c.value == -(2**63) else str(c.value)
+
+
+def _terms(e: Expr) -> list[Expr]:
+    return [*_terms(e.a), *_terms(e.b)] if isinstance(e, Bin) and e.op == "+" else [e]
 
 
 def _in(lines: list[str]) -> list[str]:

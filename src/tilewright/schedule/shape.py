@@ -60,12 +60,16 @@ class Nest:
         inner = [r.loop for r in self.reductions if r is not but]
         return not any(self.steers(s.var, x) for x in (*self.spatial, *inner))
 
+    def alone(self, r: Reduction) -> bool:
+        """Whether no other reduction decides the bounds of this one."""
+        return not any(self.steers(o.loop.var, r.loop) for o in self.reductions if o is not r)
+
     @property
     def rows(self) -> tuple[Loop, Reduction] | None:
         for r in self.reductions:
             for s in self.spatial:
                 if r.variable and r.depth == 0 and uses(r.loop.lo, s.var):
-                    return (s, r) if self.fits_lanes(s, r) else None
+                    return (s, r) if self.fits_lanes(s, r) and self.alone(r) else None
         return None
 
     @property
