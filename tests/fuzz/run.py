@@ -22,7 +22,7 @@ from dataclasses import asdict
 from typing import Any
 
 SHARE = 0.1
-LIMIT = 120  # seconds for all draws of one program
+LIMIT = 300  # seconds for all draws of one program
 
 
 def main() -> int:
