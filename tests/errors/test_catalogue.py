@@ -119,6 +119,12 @@ def nothing_assigned(m: pytest.MonkeyPatch, p: Path) -> None:
     idle(eye(), torch.ones(3, 2))
 
 
+@raises("duplicates")
+def searched_twice(m: pytest.MonkeyPatch, p: Path) -> None:
+    at = torch.tensor([[0, 0], [1, 1], [2, 2]])
+    tw.einsum("kji->i", tw.SparseTensor.from_coords(at, torch.ones(2), (2, 3, 4), format="csf"))
+
+
 @raises("monoid")
 def not_associative(m: pytest.MonkeyPatch, p: Path) -> None:
     tw.monoid("apart", state="a", identity=0.0, lift=lambda x: x, combine=lambda a, b: a - 2.0 * b)
