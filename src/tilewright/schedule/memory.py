@@ -24,7 +24,7 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
             stmt.Prefetch(x.buffer, substitute(x.indices, {let.var: Load(table, (ahead,))}))
             for let, table, x in gathers
         ]
-        at = max(s.body.index(let) for let, _, _ in gathers) + 1
+        at = max(s.body.index(let) for let, _ in _coordinates(s)) + 1
         return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
 
     return edit(p, name, rule)
