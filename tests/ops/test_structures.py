@@ -234,7 +234,7 @@ def scaled(t: Any, b: Any, e: Any) -> None:
     e[i, j, k] = t[i, j, k] * b[k]
 
 
-@pytest.mark.parametrize("name", ["csf", "csf.3.dense", "bucket.4"])
+@pytest.mark.parametrize("name", ["csf", "csf.3.dense", "bucket.4", "bucket.1"])
 def test_three_dimensions(name: str, where: Place) -> None:
     dense = (matrix(5, 42, 0.2, 1)).reshape(5, 6, 7).to(where.device)
     at = dense.nonzero().T.contiguous()
