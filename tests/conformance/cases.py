@@ -41,13 +41,11 @@ CALL = importlib.import_module("tilewright.ops.call")
 
 @dataclass(frozen=True)
 class Case:
-    """make: inputs and the dense result. broken: why it fails, but for the executors that are spared."""
+    """make: inputs and the dense result."""
 
     name: str
     run: Callable[..., Any]
     make: Callable[[], tuple[Sequence[Any], Any]]
-    broken: str = ""
-    spared: tuple[str, ...] = ()
     tolerance: float = 2e-5
     converts: bool = False
 
@@ -62,8 +60,6 @@ def conform(cases: Sequence[Case]) -> Any:
                 marks.append(pytest.mark.gpu)
             if executor == "triton":
                 marks.append(INTERPRETER)
-            if executor not in c.spared and c.broken:
-                marks.append(pytest.mark.xfail(strict=True, reason=c.broken))
             made.append(pytest.param(c, executor, marks=marks, id=f"{c.name}-{executor}"))
     return pytest.mark.parametrize("case,executor", made)
 

@@ -36,6 +36,12 @@ def plus(a: Any, b: Any, y: Any) -> None:
 
 
 @tw.program
+def both_ways(a: Any, b: Any, e: Any) -> None:
+    i, j = tw.axes("i j")
+    e[i, j] = a[i, j] * b[j, i]
+
+
+@tw.program
 def hyper(h: Any, g: Any, x: Any, y: Any) -> None:
     i, e, j, f = tw.axes("i e j f")
     y[i, f] = tw.sum(e, h[i, e] * tw.sum(j, g[e, j] * x[j, f]))
@@ -99,6 +105,16 @@ def test_duplicates_add_up_where_they_are_looked_up(where: Place) -> None:
     twice = tw.SparseTensor.from_coo(rows, cols, values, (4, 5))
     ones = tw.SparseTensor.from_dense(torch.ones(4, 5, dtype=F64, device=where.device))
     close((ones * twice).to_dense(), twice.to_dense())
+
+
+def test_values_keep_their_order_where_rows_are_searched(where: Place) -> None:
+    """A matrix beside its own transpose: loops follow its entries, and they are searched."""
+    rows, cols = (torch.tensor(v, device=where.device) for v in ([1, 0, 0, 2], [0, 2, 1, 2]))
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=F64, device=where.device)
+    a = tw.SparseTensor.from_coo(rows, cols, values, (3, 3))
+    made = both_ways(a, a)
+    assert made.values.tolist() == [3.0, 0.0, 3.0, 16.0]
+    close(made.to_dense(), a.to_dense() * a.to_dense().T)
 
 
 def test_arithmetic(where: Place) -> None:

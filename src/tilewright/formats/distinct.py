@@ -1,6 +1,7 @@
 """Structures without duplicates, for operands that are looked up: one entry for one place.
 
-In: a csr structure. Out: whether it has duplicates (waits for the device, once), and the structure that adds them up.
+In: a csr structure. Out: whether it has duplicates (waits for the device, once), the structure that adds them up, and
+the same entries in order.
 
     made, place = distinct(s)      # values.new_zeros(made.nnz).index_add(0, place, values)
 """
@@ -33,6 +34,20 @@ def is_sorted(s: Structure) -> bool:
         s.plans["sorted"] = bool(later.all())
     found: bool = s.plans["sorted"]
     return found
+
+
+def sorted_rows(s: Structure) -> Structure:
+    """The same entries with columns in order; values keep the source's order. Kept with the structure."""
+    if "sorted rows" not in s.plans:
+        rows, cols = source_coordinates(s)
+        order = torch.sort(_keys(s)).indices
+        indptr = index.pointers(rows, s.shape[0])
+        perm = order.to(s.index_dtype)
+        s.plans["sorted rows"] = Structure(
+            "csr", s.shape, indptr, cols[order], perm=perm, check=False
+        )
+    made: Structure = s.plans["sorted rows"]
+    return made
 
 
 def distinct(s: Structure) -> tuple[Structure, Tensor]:

@@ -310,7 +310,9 @@ class _Lower:
         """Whether the state was begun just now: then its beginning is not needed."""
         homes = [self.t.env[v].e for v in state]
         begun = self.t.out[-len(state) :]
-        begun_now = [s.var for s in begun if isinstance(s, tile.Set) and _begins(s.value)]
+        begun_now = [
+            s.var for s in begun if isinstance(s, tile.Set) and isinstance(s.value, tile.Full)
+        ]
         if begun_now != homes:
             return False
         del self.t.out[-len(state) :]
@@ -403,11 +405,6 @@ class _Lower:
         made = Buffer(name, dtype, (size,), role)
         self.extra.append(made)
         return made
-
-
-def _begins(e: Expr) -> bool:
-    """Whether a value is that of a state just begun."""
-    return isinstance(e, tile.Full)
 
 
 def _full(ident: Const, d: str, lanes: Lanes) -> Expr:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tilewright.formats.cache import CACHE
 from tilewright.formats.check import check_structure
-from tilewright.formats.distinct import distinct, has_duplicates, is_sorted
+from tilewright.formats.distinct import distinct, has_duplicates, is_sorted, sorted_rows
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -80,12 +80,15 @@ def disordered(a: SparseTensor) -> bool:
 
 def orderly(a: SparseTensor, where: str, name: str) -> SparseTensor:
     """Entries in order, each place once: loops follow them, and they are searched."""
-    if isinstance(a.structure, Tree) and len(a.shape) == 2:
+    s = a.structure
+    if isinstance(s, Tree) and len(a.shape) == 2:
         return as_rows(a)
     made = in_order(a)
     if made.nnz != a.nnz:
         expected = "one entry for each place (duplicates added up)"
         raise error("duplicates", where=where, name=name, got="several entries", expected=expected)
+    if not isinstance(s, Tree):
+        return SparseTensor(sorted_rows(s), a.values)
     made.structure.plans["ordered"] = True
     return made
 

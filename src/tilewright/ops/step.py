@@ -28,7 +28,7 @@ from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
-from tilewright.ops.views import VIEWS, derive_views, rows_view, sorted_view, view_of
+from tilewright.ops.views import VIEWS, derive_views, is_crossed, rows_view, sorted_view, view_of
 from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
 from tilewright.schedule.shape import nest_of, product_of
@@ -87,7 +87,8 @@ class Step:
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
             if mine & leads:
-                self.views[a.name] = view_of(traced, a, backend == "c", borrowers[a.name])
+                nested = backend == "c" or is_crossed(traced, mine)
+                self.views[a.name] = view_of(traced, a, nested, borrowers[a.name])
             else:
                 self.searched.append(a.name)
                 self.views[a.name] = sorted_view(a.kind)
@@ -122,8 +123,11 @@ class Step:
         p = self.bound.program
         flat = lower_to_flat(lower_to_position(p))
         arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
-        of = {b.name: t.name for t in p.tensors for ax in t.axes for b in ax.arrays}
-        self.found = sorted({of[b] for b in arrays if of[b] in self.views})
+        self.found = [
+            t.name
+            for t in p.tensors
+            if t.name in self.views and arrays & {b.name for ax in t.axes for b in ax.arrays}
+        ]
         self.nest = nest_of(flat)
         self.product = product_of(self.nest)
         held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}

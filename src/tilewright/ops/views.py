@@ -5,7 +5,7 @@ view_of(d_x[j, f] = sum(i, a[i, j] * d_y[i, f]), a)   ->   "csc"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
@@ -36,6 +36,16 @@ def rows_view(kind: str) -> str:
 def sorted_view(kind: str) -> str:
     """The order that can be searched: grouping by columns leaves rows in order, whatever the source's order was."""
     return {"csr": "csc", "bsr": "bsc", "block_mask": "bsc"}.get(kind, kind)
+
+
+def is_crossed(traced: Traced, names: Collection[str]) -> bool:
+    """Whether one structure is addressed in several ways, a[i, j] and a[j, i]: then it is searched, too."""
+    found = {
+        n.indices[:2]
+        for n in walk(traced.body)
+        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names
+    }
+    return len(found) > 1
 
 
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
