@@ -15,7 +15,8 @@ from torch import Tensor
 from tilewright import driver
 from tilewright.analysis.domain import covers, drivers, leading
 from tilewright.formats.bind import Bound, Spec, bind
-from tilewright.ir.drive import rank
+from tilewright.ir.coord import Tensor as Tensor_
+from tilewright.ir.drive import rank, stored
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
@@ -110,9 +111,9 @@ class Step:
         for name, view in self.views.items():
             if view not in VIEWS and buffer in {f"{name}_{a}" for a in self.args[name].arrays}:
                 return f"{name}.{buffer[len(name) + 1 :]}"
-            for what, stored in VIEWS.get(view, {}).items():
+            for what, held in VIEWS.get(view, {}).items():
                 if buffer == f"{name}_{what}":
-                    return f"{name}.{stored}"
+                    return f"{name}.{held}"
         return buffer
 
     def classify(self) -> None:
@@ -123,11 +124,7 @@ class Step:
         p = self.bound.program
         flat = lower_to_flat(lower_to_position(p))
         arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
-        self.found = [
-            t.name
-            for t in p.tensors
-            if t.name in self.views and arrays & {b.name for ax in t.axes for b in ax.arrays}
-        ]
+        self.found = [t.name for t in p.tensors if t.name in self.views and arrays & entries_of(t)]
         self.nest = nest_of(flat)
         self.product = product_of(self.nest)
         held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
@@ -362,6 +359,12 @@ class Step:
             new = like.new_empty if fake or covers(self.bound.program, t) else like.new_zeros
             made.append(new(shape, dtype=TORCH[t.dtype]))
         return made
+
+
+def entries_of(t: Tensor_) -> set[str]:
+    """The index array of the last stored axis: the only one whose coordinates may stand in any order."""
+    last = [ax for ax in t.axes if stored(ax)][-1]
+    return {last.indices.name} if last.indices is not None else set()
 
 
 def divisor(size: int) -> int:
