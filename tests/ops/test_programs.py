@@ -149,6 +149,16 @@ def test_kernels_show_every_stage(fast: Place) -> None:
     assert {"coord", "loops", "flat", "scheduled"} <= set(kernels[0].stages)
 
 
+def test_kernels_are_those_that_served(fast: Place) -> None:
+    """Whatever ran before, and also when nothing has to be built."""
+    a = tw.SparseTensor.from_dense(matrix(device=fast.device))
+    x = randn(12, 7, device=fast.device)
+    for _ in range(3):
+        for format in ("dcsr", "padded.4"):
+            (kernel,) = relu_max.kernels(a.to_format(format), x)
+            assert ("find(" in kernel.stages["loops"]) == (format == "dcsr")
+
+
 def test_printed_as_written() -> None:
     relu_max.trace()
     assert "relu_max" in str(relu_max) and "max(j" in str(relu_max)

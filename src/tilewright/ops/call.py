@@ -43,8 +43,6 @@ from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import located
 
-_ENTRIES: dict[tuple[str, str], Any] = {}
-
 
 def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     """Run a registered program on tensors, sparse or dense."""
@@ -242,7 +240,7 @@ places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
     """The argument whose structure each output has; None for dense ones. A constant to torch.compile."""
-    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
+    made = entry(text, backend, index)
     outs: dict[str, str | None] = {}
     for s in made.steps:
         for t in s.bound.program.outputs:
@@ -253,7 +251,7 @@ def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
 
 def _searched(text: str, backend: str, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The sparse arguments that are only looked up, and those that loops follow and that are searched as well."""
-    made = _ENTRIES.setdefault((text, backend), entry(text, backend, index))
+    made = entry(text, backend, index)
     alone = {n for s in made.steps for n in s.searched}
     return tuple(sorted(alone)), tuple(sorted({n for s in made.steps for n in s.found} - alone))
 

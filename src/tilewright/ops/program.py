@@ -16,8 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.language.trace import Traced, source_of, trace
-from tilewright.ops.call import _ENTRIES, call
+from tilewright.ops.call import call
+from tilewright.ops.ready import served
 from tilewright.ops.registry import register
+from tilewright.runtime.kernel import Kernel
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
 
@@ -80,14 +82,10 @@ class Program:
             self.traced[scalars] = made
         return self.traced[scalars]
 
-    def kernels(self, *inputs: Any) -> list[Any]:
+    def kernels(self, *inputs: Any) -> list[Kernel]:
         """Run once and return the kernels that served, with every stage's text."""
-        self(*inputs)
-        traced = next(iter(self.traced.values()))
-        found = []
-        for (program, _), e in list(_ENTRIES.items()):
-            if program.startswith(traced.name + "|"):
-                found += [r.kernel for step in e.steps for r in step.kernels.values()]
+        with served() as found:
+            self(*inputs)
         return found
 
     def __str__(self) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,26 @@ from tilewright.ops.backend import on_device
 from tilewright.ops.dtypes import TORCH
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.pages import LARGE, advise
+
+_WATCHERS: list[list[Kernel]] = []
+
+
+@contextmanager
+def served() -> Iterator[list[Kernel]]:
+    """The kernels that run inside, in order, each once."""
+    made: list[Kernel] = []
+    _WATCHERS.append(made)
+    try:
+        yield made
+    finally:
+        _WATCHERS.remove(made)
+
+
+def note(kernel: Kernel) -> None:
+    """Tell those who watch that a kernel runs."""
+    for made in _WATCHERS:
+        if all(k is not kernel for k in made):
+            made.append(kernel)
 
 
 class Ready:
@@ -122,6 +143,8 @@ class Ready:
         if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
             self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
             return
+        if _WATCHERS:
+            note(self.kernel)
         if self.several:
             with on_device(self.step.device):
                 self.call(held, where, mine, [floats[k] for k in self.floats])
@@ -179,6 +202,8 @@ class Fixed:
                 if where[n] & 15:
                     return self.step(pool[: self.count], self.ints, ())
         held = [pool[k] for k in made.take]
+        if _WATCHERS:
+            note(made.kernel)
         if made.kernel.backend == "c":
             advise_large(outs)
         made.call(held, where, self.mine, ())
