@@ -101,12 +101,15 @@ def attention(d: int, dtype: torch.dtype = BF16, backward: bool = False) -> Call
     return go
 
 
-def blocks(size: int, dtype: torch.dtype) -> Callable[[], Any]:
+def blocks(
+    size: int, dtype: torch.dtype, rows: int = 0, setting: dict[str, int] | None = None
+) -> Callable[[], Any]:
     def go() -> None:
         A = tw.SparseTensor.from_dense(
-            torch.ones(128, 128, dtype=dtype), format="bsr", block=(size, size)
+            torch.ones(128, 128, dtype=dtype), format="bsr", block=(rows or size, size)
         )
-        tw.spmm(A, torch.ones(128, 128, dtype=dtype))
+        x = torch.ones(128, 128, dtype=dtype)
+        tw.spmm.plan(A, x, setting) if setting else tw.spmm(A, x)
 
     return go
 
@@ -178,6 +181,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "attention-64-backward": attention(64, backward=True),
     **{f"blocks-{b}-bf16": blocks(b, BF16) for b in (16, 32, 64)},
     "blocks-32-f32": blocks(32, F32),
+    "blocks-64x16-four-bf16": blocks(16, BF16, 64, {"blocks": 4, "width": 128, "outer": 1}),
     "two-structures-dense": lambda: product(graph(F32), graph(F32)),
     "two-structures-sparse": lambda: graph(F32) @ graph(F32),
     "two-structures-sum": lambda: graph(F32) + graph(F32),

@@ -62,6 +62,6 @@ def _unit_lanes(e: Expr, defs: dict[Var, Expr], lanes: dict[Var, int]) -> set[Va
             return _unit_lanes(defs[e], defs, lanes)
         case Bin("+", a, b):
             return _unit_lanes(a, defs, lanes) | _unit_lanes(b, defs, lanes)
-        case Cast(_, a):
+        case Cast(_, a) | Bin("%", a, _):
             return _unit_lanes(a, defs, lanes)
     return set()

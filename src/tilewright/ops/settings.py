@@ -23,6 +23,7 @@ FIELDS = {
     "inner": (4, True),
     "whole": (1, False),
     "listed": (1, False),
+    "blocks": (4, True),
 }
 
 

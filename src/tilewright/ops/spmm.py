@@ -16,6 +16,7 @@ from tilewright.ops.bound import Launch
 from tilewright.ops.plans import SETTINGS, listed, may_list
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
+from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
     as_sparse,
     bundle_of,
@@ -134,6 +135,8 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
         arrays = (*arrays, *names)
         tensors += more
         ints += plan_ints
+    elif setting is not None:
+        ints.append(pack(setting))
     text = program_text(f"spmm_{name}", (sparse_arg("a", a, arrays), dense_arg("x", x)))
     return Recipe(text, tensors, ints)
 

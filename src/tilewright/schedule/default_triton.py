@@ -17,6 +17,7 @@ from tilewright.ir.expr import Const, Load
 from tilewright.ir.node import walk
 from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
+from tilewright.schedule.fuse import fuse
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import (
     Nest,
@@ -62,12 +63,36 @@ def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         assert isinstance(s.hi, Const)
         p = _cut(p, s.var.name, int(s.hi.value), setting.get("bm", 128), "grid")
     p = _features(p, nest, setting)
+    gang = _gang(nest, setting)
     for r in nest.reductions:
-        if r.constant and _laned(r):
+        if gang is not None and r is gang[1]:
+            p = _several(p, gang[0].name, r, setting["blocks"])
+        elif r.constant and _laned(r):
             p = _cut(p, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
         elif not r.variable:
             p = _dense_reduction(p, nest, r, setting)
+    grids = [x.var.name for x in loops(p) if x.kind == "grid"]
+    tiles = [g for g in grids if g == f"{nest.spatial[-1].var.name}_o"]
+    if setting.get("outer") and tiles:
+        p = step.kind(p, nest.spatial[0].var.name, "grid")
+        return step.order(p, *tiles, nest.spatial[0].var.name)
     return p
+
+
+def _gang(nest: Nest, setting: Setting) -> tuple[Reduction, Reduction] | None:
+    """The loop over the blocks of a row and the one inside a block, when several blocks are to make one step."""
+    outer = [r for r in nest.reductions if r.variable and r.depth == 0]
+    inner = [r for r in nest.reductions if r.constant and r.depth == 0 and _laned(r)]
+    if setting.get("blocks", 1) == 1 or len(outer) != 1 or len(inner) != 1:
+        return None
+    return outer[0], inner[0]
+
+
+def _several(p: flat.Program, outer: str, inner: Reduction, blocks: int) -> flat.Program:
+    """serial p: lane k in B  ->  serial p_o: lane k in blocks * B"""
+    p = step.split(p, outer, blocks)
+    p = step.kind(step.kind(p, f"{outer}_i", "lane"), inner.name, "lane")
+    return fuse(p, f"{outer}_i", inner.name)
 
 
 def _cut(p: flat.Program, name: str, extent: int, size: int, outer: str) -> flat.Program:
