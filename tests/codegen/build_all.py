@@ -69,6 +69,12 @@ def sddmm(op: str, dtype: torch.dtype, width: int) -> Callable[[], Any]:
     )
 
 
+def sddmm_listed(dtype: torch.dtype) -> Callable[[], Any]:
+    setting = {"rows": 4, "edges": 8, "chunk": 64, "inner": 128, "warps": 2}
+    x = torch.ones(64, 128, dtype=dtype)
+    return lambda: tw.sddmm.plan(graph(dtype), x, x, setting)
+
+
 def rows(
     dtype: torch.dtype, bm: int, bn: int, bk: int, warps: int, strided: bool = False
 ) -> Callable[[], Any]:
@@ -167,6 +173,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "spmm-sum-backward-bf16": spmm_backward("sum", BF16),
     "sddmm-dot-f32": sddmm("dot", F32, 128),
     "sddmm-dot-bf16": sddmm("dot", BF16, 128),
+    **{f"sddmm-dot-listed-{n}": sddmm_listed(d) for n, d in (("f32", F32), ("bf16", BF16))},
     "sddmm-add-f32": sddmm("add", F32, 8),
     "rows-bf16-128x256x64": rows(BF16, 128, 256, 64, 8),
     "rows-bf16-64x128x64": rows(BF16, 64, 128, 64, 4),

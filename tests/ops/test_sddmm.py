@@ -8,6 +8,7 @@ from ops.matrices import KINDS, close, matrix, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.formats.convert import source_coordinates
 
 OPS = {
     "dot": lambda x, z: (x * z).sum(-1),
@@ -105,3 +106,28 @@ def test_no_entries(where: Place) -> None:
     A = torch.zeros(3, 4, device=where.device).to_sparse_csr()
     got = tw.sddmm(A, randn(3, 5, device=where.device), randn(4, 5, device=where.device))
     assert got.values.shape == (0,)
+
+
+LISTED: list[dict[str, int]] = [
+    {"rows": 8, "edges": 4, "chunk": 16, "inner": 32},
+    {"rows": 2, "edges": 8, "chunk": 8, "width": 16, "unroll": 2},
+    {"rows": 4, "edges": 1, "chunk": 64, "inner": 32, "warps": 2},
+]
+
+
+@pytest.mark.parametrize("setting", LISTED, ids=str)
+@pytest.mark.parametrize("kind", ["tensor", "shuffled", "empty"])
+@pytest.mark.parametrize("width", [32, 19])
+def test_rows_loaded_once(width: int, kind: str, setting: dict[str, int], tiled: Place) -> None:
+    """Parts of rows from a list: x stands outside of the loop over a row's entries."""
+    dense = matrix(30, 40, 0 if kind == "empty" else 0.2, device=tiled.device)
+    if kind == "empty":
+        dense[3] = 0
+    A = shuffled(tiled.device) if kind == "shuffled" else tw.SparseTensor.from_dense(dense)
+    x, z = (randn(n, width, seed=n, device=tiled.device) for n in A.shape)
+    plan = tw.sddmm.plan(A, x, z, setting)
+    plan.out.fill_(float("nan"))
+    plan.launch()
+    rows, cols = source_coordinates(A.structure)
+    close(plan.out, at_entries(rows, cols, A.values, x, z, "dot"))
+    assert "segs" in plan.kernel.stages["scheduled"]

@@ -20,6 +20,7 @@ from tilewright.ops.dtypes import name_of
 
 LIST = ("units", "segs", "done", "work")
 T_LIST = ("t_units", "t_segs", "t_done", "t_work")
+E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Arg:
         if self.kind == "dense" or self.kind.startswith("like:"):
             return ()
         made = [f"{self.name}.n{d}" for d in range(stored_dims(self.kind))]
-        for lists, prefix in ((LIST, ""), (T_LIST, "t_")):
+        for lists, prefix in ((LIST, ""), (T_LIST, "t_"), (E_LIST, "e_")):
             if lists[0] in self.arrays:
                 made += [f"{self.name}.{prefix}slots", f"{self.name}.{prefix}setting"]
         return tuple(made)

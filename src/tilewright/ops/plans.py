@@ -12,7 +12,7 @@ from tilewright.formats.structure import Structure
 from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.settings import feature_width, pack
-from tilewright.runtime.worklist import WorkList, make_work_list
+from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
 
 L2_BYTES = 32 << 20
@@ -83,6 +83,16 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
     if key not in s.plans:
         assert s.indptr is not None
         s.plans[key] = make_work_list(s.indptr, setting)
+    made: WorkList = s.plans[key]
+    return made
+
+
+def segments_of(s: Structure, setting: Setting) -> WorkList:
+    """Parts of rows, for what is done entry by entry."""
+    key = ("segments", setting["rows"], setting["chunk"], setting["edges"])
+    if key not in s.plans:
+        assert s.indptr is not None
+        s.plans[key] = make_segments(s.indptr, setting)
     made: WorkList = s.plans[key]
     return made
 

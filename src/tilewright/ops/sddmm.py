@@ -10,9 +10,11 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
+from tilewright.ops.args import E_LIST, dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.library import run
+from tilewright.ops.plans import segments_of
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
@@ -21,6 +23,7 @@ from tilewright.ops.sparse import (
     check_dense,
     prepare_at_second_use,
     rows_first,
+    sparse_arg,
     text_of,
 )
 from tilewright.schedule.options import Setting
@@ -111,6 +114,12 @@ def _call(
     prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
     values = [] if a.values is None else [a.values.contiguous()]
+    if setting is not None and "chunk" in setting:
+        listed = segments_of(a.structure, setting)
+        arg = sparse_arg("a", a, (*made.arrays, *E_LIST))
+        text = program_text(f"sddmm_{op}", (arg, dense_arg("x", x), dense_arg("z", z)))
+        tensors = [*made.tensors, listed.units, listed.segs, *values, x, z]
+        return text, tensors, [*made.ints, listed.slots, pack(setting)]
     ints = made.ints if setting is None else [*made.ints, pack(setting)]
     text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
     return text, [*made.tensors, *values, x, z], ints
@@ -118,7 +127,7 @@ def _call(
 
 @public
 def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch:
-    """A bound launch of sddmm; setting: edges, width, warps."""
+    """A bound launch of sddmm; setting: edges, width, warps; with rows and chunk, parts of rows from a list."""
     return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, "dot", setting))
 
 

@@ -24,7 +24,7 @@ from tilewright.ir.text import text
 from tilewright.language.trace import Traced, source_of
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position, sizes_of
-from tilewright.ops.args import Arg
+from tilewright.ops.args import E_LIST, LIST, T_LIST, Arg
 from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
@@ -88,7 +88,8 @@ class Step:
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
             if mine & leads:
-                nested = backend == "c" or is_crossed(traced, mine)
+                listed = f"{a.name}.{E_LIST[0]}" in self.names
+                nested = backend == "c" or listed or is_crossed(traced, mine)
                 self.views[a.name] = view_of(traced, a, nested, borrowers[a.name])
             else:
                 self.searched.append(a.name)
@@ -140,7 +141,8 @@ class Step:
         self.coarse = [n for n in last if n not in held and n not in self.widths]
         blocked = [a for a in self.args.values() if a.block != "1x1"]
         self.blocked = self.block_sizes(blocked)
-        self.listed = self.nest.rows is not None and not self.nest.blocks and self.product is None
+        rows = self.nest.rows is not None or self.nest.edges is not None
+        self.listed = rows and not self.nest.blocks and self.product is None
         self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
         self.lists = self.list_names()
 
@@ -163,10 +165,12 @@ class Step:
         if not self.listed or self.backend == "c":
             return None
         lead = drivers(self.bound.program.body[0])
-        name = lead[0].buffer.name
-        t = "t_" if self.views.get(name) == "csc" else ""
-        made = tuple(f"{name}.{t}{n}" for n in ("units", "segs", "done", "work"))
-        return (f"{name}.{t}", made) if made[0] in self.names else None
+        name = next(a.buffer.name for a in lead if a.buffer.name in self.views)
+        labels = E_LIST if self.nest.rows is None else LIST
+        if self.views.get(name) == "csc":
+            labels = T_LIST
+        made = tuple(f"{name}.{n}" for n in labels)
+        return (made[0].removesuffix("units"), made) if made[0] in self.names else None
 
     def size_function(self) -> Callable[[Sequence[Tensor], Sequence[int]], tuple[int, ...]]:
         """All run-time sizes of the program, in order, as one generated function."""
@@ -289,7 +293,7 @@ class Step:
             setting.get("warps", 4),
             setting.get("stages", 3),
             precision(),
-            registers=gather_registers(setting, self.half) if self.lists is not None else None,
+            registers=self.registers(setting),
         )
         small = all(sizes[n] < NARROW for n in self.narrow)
         known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}
@@ -297,6 +301,12 @@ class Step:
         with on_device(self.device):
             made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
         return Ready(self, made, mark[-3])
+
+    def registers(self, setting: Setting) -> int | None:
+        """The bound on registers: for rows from a list."""
+        if self.lists is None or self.nest.rows is None:
+            return None
+        return gather_registers(setting, self.half)
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""

@@ -4,6 +4,8 @@ In: row pointers. Out: `units` [n, 4] and `segs` [n, 3, rows] as `schedule.work`
 
     rows up to `long` entries     sorted by length, `rows` of them in a unit
     longer ones                   cut in pieces of `chunk` entries, a unit each, spread over the lanes
+
+`make_segments`: for what is done entry by entry, all rows are cut in parts of at most `chunk` entries.
 """
 
 from __future__ import annotations
@@ -64,30 +66,54 @@ def make_work_list(indptr: Tensor, setting: Setting) -> WorkList:
     )
 
 
-def _pieces(
-    rows: Tensor, start: Tensor, degree: Tensor, chunk: int, lanes: int
-) -> tuple[Tensor, Tensor]:
-    """One unit for each piece of a long row; its lanes begin one entry apart."""
+def make_segments(indptr: Tensor, setting: Setting) -> WorkList:
+    """Parts of rows, longest first, `rows` of them in a unit; steps take `edges` entries. Waits for the device."""
+    lanes, chunk, across = setting["rows"], setting["chunk"], setting["edges"]
+    start = indptr[:-1].long()
+    degree = indptr[1:].long() - start
+    row, lo, hi = _cut(torch.arange(len(degree), device=indptr.device), start, degree, chunk)[:3]
+    order = torch.argsort(hi - lo, descending=True, stable=True)
+    units, segs = _lanes(row[order], lo[order], hi[order], lanes)
+    units[:, 0] = (units[:, 0] + across - 1) // across
+    return WorkList(units.to(indptr.dtype), segs.to(indptr.dtype), 0, dict(setting))
+
+
+def _cut(
+    rows: Tensor, start: Tensor, degree: Tensor, chunk: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(row, start, end, number of pieces, first piece of the row) of every piece; empty rows have none."""
     many = (degree[rows] + chunk - 1) // chunk
     first = torch.cumsum(many, 0) - many
     row = torch.repeat_interleave(rows, many)
     slot = torch.repeat_interleave(first, many)
-    nth = torch.arange(row.shape[0], device=row.device) - slot
-    lo = start[row] + nth * chunk
+    lo = start[row] + (torch.arange(row.shape[0], device=row.device) - slot) * chunk
     hi = torch.minimum(lo + chunk, start[row] + degree[row])
+    return row, lo, hi, torch.repeat_interleave(many, many), slot
+
+
+def _pieces(
+    rows: Tensor, start: Tensor, degree: Tensor, chunk: int, lanes: int
+) -> tuple[Tensor, Tensor]:
+    """One unit for each piece of a long row; its lanes begin one entry apart."""
+    row, lo, hi, many, slot = _cut(rows, start, degree, chunk)
+    nth = torch.arange(row.shape[0], device=row.device) - slot
     trip = (hi - lo + lanes - 1) // lanes
-    units = torch.stack([trip, nth, torch.repeat_interleave(many, many), slot], 1)
+    units = torch.stack([trip, nth, many, slot], 1)
     lane = torch.arange(lanes, device=row.device)
     each = [t[:, None].expand(-1, lanes) for t in (row, lo, hi)]
     return units, torch.stack([each[0], each[1] + lane, each[2]], 1)
 
 
 def _groups(rows: Tensor, start: Tensor, degree: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
-    """One unit for each group of short rows, which come longest first; lanes left over have row -1."""
-    segs = torch.stack([rows, start[rows], start[rows] + degree[rows]], 1)
-    missing = -rows.shape[0] % lanes
-    empty = torch.tensor([-1, 0, 0], device=rows.device).expand(missing, 3)
-    trip = degree[rows[::lanes]]
+    """One unit for each group of short rows, which come longest first."""
+    return _lanes(rows, start[rows], start[rows] + degree[rows], lanes)
+
+
+def _lanes(row: Tensor, lo: Tensor, hi: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
+    """Rows or parts of rows, longest first, one in each lane; lanes left over have row -1."""
+    missing = -row.shape[0] % lanes
+    empty = torch.tensor([-1, 0, 0], device=row.device).expand(missing, 3)
+    segs = torch.cat([torch.stack([row, lo, hi], 1), empty]).view(-1, lanes, 3)
+    trip = (hi - lo)[::lanes]
     zero = torch.zeros_like(trip)
-    units = torch.stack([trip, zero, zero, zero], 1)
-    return units, torch.cat([segs, empty]).view(-1, lanes, 3).transpose(1, 2)
+    return torch.stack([trip, zero, zero, zero], 1), segs.transpose(1, 2).contiguous()

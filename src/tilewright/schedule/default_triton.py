@@ -3,6 +3,7 @@
 In: an unscheduled stage III program and a setting. Out: a scheduled one, for `lower_to_tile`.
 
     rows of their own length      a work list (or padded lanes, when there is none)
+    entries of such rows          parts of rows from a list, several entries of each at once
     inside of blocks              lanes
     a dense product               tiles of bm x bn x bk, grid in groups
     last dense spatial loop       lanes of `width`; what is left: the grid
@@ -28,7 +29,7 @@ from tilewright.schedule.shape import (
     nest_of,
     product_of,
 )
-from tilewright.schedule.work import pad, work_list
+from tilewright.schedule.work import pad, segments, work_list
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
@@ -41,6 +42,8 @@ def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
         p = _blocks(p, nest, setting)
     elif nest.rows is not None:
         p = _rows(p, nest, setting)
+    elif nest.edges is not None and setting.get("listed"):
+        p = _segments(p, nest, setting)
     else:
         p = _entries(p, nest, setting)
     return _rest_to_grid(p, nest)
@@ -117,6 +120,18 @@ def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     first = "u" if listed else f"{rows.var.name}_o"
     others = [g for g in grids if g != first]
     return step.order(p, *others, first) if setting.get("outer") else step.order(p, first, *others)
+
+
+def _segments(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+    """Parts of rows in the units of a list, `edges` entries of each at once; dense reductions in lanes."""
+    assert nest.edges is not None
+    rows, entries = nest.edges
+    if nest.spatial[-1] is not entries:
+        p = _features(p, nest, setting)
+    for r in nest.reductions:
+        p = _dense_reduction(p, nest, r, setting)
+    lanes = (setting.get("rows", 8), setting.get("edges", 4))
+    return segments(p, rows.var.name, entries.var.name, *lanes, setting.get("unroll", 1))
 
 
 def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:

@@ -17,7 +17,7 @@ Body = tuple[stmt.Stmt, ...]
 
 
 def fuse(p: flat.Program, outer: str, inner: str) -> flat.Program:
-    """for v in 0:n: lets, where c: for w in 0:k: body -> for v_w in 0:n*k: v = v_w // k, w = v_w % k, lets, where c: body"""
+    """for v in 0:n: lets: for w in 0:k: body -> for v_w in 0:n*k: v = v_w // k, w = v_w % k, lets, body"""
     a, b = find(p, outer), find(p, inner)
     what = f"fuse({outer}, {inner})"
     if a.lo != const(0) or b.lo != const(0):

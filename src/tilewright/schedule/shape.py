@@ -73,6 +73,18 @@ class Nest:
         return None
 
     @property
+    def edges(self) -> tuple[Loop, Loop] | None:
+        """(rows, entries): something done for each stored entry of a row."""
+        for e in self.spatial:
+            for s in self.spatial:
+                if isinstance(e.lo, Load) and uses(e.lo, s.var) and is_steady(s):
+                    others = (*self.spatial, *(r.loop for r in self.reductions))
+                    held = [x for x in others if x is not e and self.steers(s.var, x)]
+                    below = [x for x in others if self.steers(e.var, x)]
+                    return None if held or below else (s, e)
+        return None
+
+    @property
     def blocks(self) -> tuple[Loop, ...]:
         """Spatial loops of constant extent: the inside of a block."""
         return tuple(s for s in self.spatial if isinstance(s.hi, Const))

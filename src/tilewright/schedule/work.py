@@ -1,6 +1,7 @@
-"""Primitives that spread rows of unequal length over lanes: `pad` and `work_list`.
+"""Primitives that spread rows of unequal length over lanes: `pad`, `work_list` and `segments`.
 
-A program's rows are `for i in 0:n` with one reduction `for p in ptr[i]:ptr[i + 1]` inside.
+A program's rows are `for i in 0:n` with one loop `for p in ptr[i]:ptr[i + 1]` inside: a reduction, or (`segments`)
+something done for each entry.
 
 `pad(p, i, p_j, R)`: R neighbouring rows in one lane, as many steps as the longest has.
 `work_list(p, i, p_j, R)`: units made at run time. A unit is four integers: trip count, piece, pieces (0: whole
@@ -8,6 +9,9 @@ rows, one in each lane; else one piece of a long row, spread over the lanes), sl
 (-1: none), R starts and R ends, at a place known from the unit's number, so that they load beside it.
 Parts of a bucketed format merge by these parameters, not by branches; rows cut in pieces are combined in
 order (`Publish`), so that the result does not depend on timing and nothing has to be zeroed.
+
+`segments(p, i, p_j, R, E)`: units of the same form; each lane has a row, or a part of one, and takes E of its
+entries at once: what belongs to the row is loaded once for all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
+from tilewright.schedule.loop import carried
 
 UNIT = ("trip", "nth", "pieces", "slot")
 SEGMENT = ("row", "start", "stop")
@@ -77,25 +82,29 @@ def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, .
 
 
 def _entries(
-    m: _Rows, trip: Expr, step: Expr, unroll: int
+    m: _Rows, trip: Expr, step: Expr, unroll: int, across: int = 0
 ) -> Callable[[stmt.Stmt], list[stmt.Stmt] | None]:
     """The loop over entries as `serial t in 0:trip: p = start + t * step, where p < stop`.
 
-    Unrolled copies may run past the trip count: their own guard covers that.
+    Unrolled copies may run past the trip count: their own guard covers that. across: as many entries side by side.
     """
 
     def rule(s: stmt.Stmt) -> list[stmt.Stmt] | None:
         if s is not m.entries:
             return None
-        t = Var("t", "i32")
-        at = stmt.Let(m.entries.var, m.start + t * step)
-        guard = stmt.Guard(m.entries.var < m.stop, m.entries.body)
-        if unroll == 1:
-            return [Loop(t, const(0), trip, "serial", (at, guard))]
-        t_o, q = Var("t_o", "i32"), Var("q", "i32")
-        copies = Loop(
-            q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), at, guard)
+        t, e = Var("t", "i32"), Var("e", "i32")
+        first = m.start + t * step
+        at = stmt.Let(m.entries.var, first + e if across else first)
+        body: tuple[stmt.Stmt, ...] = (
+            at,
+            stmt.Guard(m.entries.var < m.stop, m.entries.body),
         )
+        if across:
+            body = (Loop(e, const(0), const(across), "lane", body),)
+        if unroll == 1:
+            return [Loop(t, const(0), trip, "serial", body)]
+        t_o, q = Var("t_o", "i32"), Var("q", "i32")
+        copies = Loop(q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), *body))
         return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
 
     return rule
@@ -106,17 +115,50 @@ def work_list(
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid u in units: lane r in lanes: serial t in 0:unit.trip"""
     m = _match(p, rows, entries)
-    n_units = Var("n_units", "i32")
-    dtype = m.start.dtype
+    return _listed(p, m, lanes, lambda units, segs: _unit_loop(m, units, segs, lanes, unroll))
+
+
+def segments(
+    p: flat.Program, rows: str, entries: str, lanes: int, across: int, unroll: int = 1
+) -> flat.Program:
+    """for i: for p in ptr[i]:ptr[i+1] -> grid u in units: lane r in lanes: serial t in 0:unit.trip: lane e in across"""
+    m = _match(p, rows, entries)
+    if carried(m.entries):
+        reason = f"{entries} carries the reduction {carried(m.entries)}"
+        raise illegal(f"segments({rows}, {entries})", reason, "use work_list", ir=m.entries)
+    return _listed(p, m, lanes, lambda units, segs: _parts(m, units, segs, lanes, across, unroll))
+
+
+def _listed(
+    p: flat.Program, m: _Rows, lanes: int, loop: Callable[[Buffer, Buffer], Loop]
+) -> flat.Program:
+    """The rows replaced by a loop over the units of a list."""
+    n_units, dtype = Var("n_units", "i32"), m.start.dtype
     units = Buffer("units", dtype, (n_units, const(len(UNIT))), "plan")
     segs = Buffer("segs", dtype, (n_units, const(len(SEGMENT)), const(lanes)), "plan")
-    made = edit(p, rows, lambda loop: [_unit_loop(m, units, segs, n_units, lanes, unroll)])
+    made = edit(p, m.rows.var.name, lambda _: [loop(units, segs)])
     return replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units))
 
 
-def _unit_loop(
-    m: _Rows, units: Buffer, segs: Buffer, n_units: Var, lanes: int, unroll: int
-) -> Loop:
+def _segment(m: _Rows, segs: Buffer, u: Var, lanes: int) -> list[stmt.Stmt]:
+    """Row, start and end of a lane."""
+    first = u * (len(SEGMENT) * lanes)
+    return [
+        stmt.Let(v, Load(segs, (first + m.r + n * lanes,)))
+        for n, v in enumerate((m.rows.var, m.start, m.stop))
+    ]
+
+
+def _parts(m: _Rows, units: Buffer, segs: Buffer, lanes: int, across: int, unroll: int) -> Loop:
+    u, trip = Var("u"), Var("unit_trip", units.dtype)
+    body = splice(m.rows.body, _entries(m, trip, const(across), unroll, across))
+    live = stmt.Guard(Const(0, segs.dtype) <= m.rows.var, body)
+    lane = Loop(m.r, const(0), const(lanes), "lane", (*_segment(m, segs, u, lanes), live))
+    head = stmt.Let(trip, Load(units, (u * len(UNIT),)))
+    return Loop(u, const(0), units.shape[0], "grid", (head, lane))
+
+
+def _unit_loop(m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int) -> Loop:
     u = Var("u")
     field = {n: Var(f"unit_{n}", units.dtype) for n in UNIT}
     wide, live = Var("wide", "b1"), Var("live", "b1")
@@ -129,15 +171,11 @@ def _unit_loop(
         stmt.Let(wide, zero < field["pieces"]),
         stmt.Let(step, select(wide, Const(lanes, segs.dtype), one)),
     ]
-    inside: list[stmt.Stmt] = [
-        stmt.Let(v, Load(segs, (first + m.r + n * lanes,)))
-        for n, v in enumerate((i, m.start, m.stop))
-    ]
-    inside.append(stmt.Let(live, zero <= i))
+    inside = [*_segment(m, segs, u, lanes), stmt.Let(live, zero <= i)]
     body = splice(m.rows.body, _entries(m, field["trip"], step, unroll))
     body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
-    return Loop(u, const(0), n_units, "grid", (*head, lane))
+    return Loop(u, const(0), units.shape[0], "grid", (*head, lane))
 
 
 def _finish(
