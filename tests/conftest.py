@@ -9,6 +9,9 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,6 +26,10 @@ if FIRST:
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+
+from tilewright import driver  # noqa: E402
+from tilewright.ir import flat  # noqa: E402
+from tilewright.schedule.record import apply, parse_steps, show_steps  # noqa: E402
 
 torch.set_num_threads(2)
 
@@ -56,6 +63,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def replayed() -> Iterator[None]:
+    """Every schedule of every kernel that the tests build is replayed from its text: the same program comes out."""
+    real = driver._schedule
+
+    def checked(p: flat.Program, log: Any, given: Any, default: Any) -> flat.Program:
+        made = real(p, log, given, default)
+        assert str(apply(p, parse_steps(show_steps(log.steps)))) == str(made)
+        return made
+
+    with mock.patch.object(driver, "_schedule", checked):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright import bench, driver
+from tilewright.schedule.record import parse_steps
 from tilewright.support.errors import TilewrightError, error
 from tilewright.view import demo, environment, samples, stages
 
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     resumed.add_argument(
         "--set", nargs="*", default=[], metavar="NAME=N", help="setting of the schedule: rows=8"
     )
+    resumed.add_argument(
+        "--schedule", type=Path, metavar="FILE", help="steps to take, one a line: schedule.py"
+    )
     commands.add_parser("bench", help="measurements beside peers", add_help=False)
     return made
 
@@ -55,13 +59,19 @@ def run(argv: Sequence[str]) -> int:
         print(environment.describe())
         return 0
     if args.command == "resume":
-        if not args.file.is_file():
-            expected = "a file of the folder TILEWRIGHT_DUMP"
-            raise error("argument", where="resume", name="FILE", got=args.file, expected=expected)
-        print(stages.sections(driver.texts(args.file, args.backend, setting_of(args.set))))
+        steps = None if args.schedule is None else parse_steps(existing(args.schedule).read_text())
+        setting = setting_of(args.set)
+        print(stages.sections(driver.texts(existing(args.file), args.backend, setting, steps)))
         return 0
     print(samples.code(args.name, args.beside))
     return 0
+
+
+def existing(path: Path) -> Path:
+    if not path.is_file():
+        expected = "a file of the folder TILEWRIGHT_DUMP"
+        raise error("argument", where="resume", name="FILE", got=path, expected=expected)
+    return path
 
 
 def setting_of(said: Sequence[str]) -> dict[str, int]:

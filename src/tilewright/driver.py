@@ -3,9 +3,11 @@
     coord -> position -> flat -> schedule -> (tile -> Triton | C) -> build
 
 Each step is named, timed and kept as text; TILEWRIGHT_DUMP=folder writes them all. A compilation may begin
-at any stage: `resume` goes on from the text of one, as it was written or edited.
+at any stage: `resume` goes on from the text of one, as it was written or edited. The schedule is the target's
+default, or one that is given.
 
     resume(Path("dump/001_spmm_sum/04_scheduled.py")).launch(...)
+    resume(Path("dump/001_spmm_sum/03_flat.py"), schedule=parse_steps("kind(i, grid)"))
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.default_c import schedule_c
 from tilewright.schedule.default_triton import schedule_triton
 from tilewright.schedule.options import COptions, Setting, TritonOptions
+from tilewright.schedule.record import Schedule, Scheduled, apply, show_steps
 from tilewright.support import knobs
 from tilewright.support.places import public
 
@@ -45,10 +48,11 @@ _NUMBER = itertools.count(1)
 
 @dataclass
 class _Log:
-    """The texts of one compilation, in order."""
+    """The texts of one compilation, in order, and the steps of its schedule."""
 
     name: str
     stages: dict[str, str] = field(default_factory=dict)
+    steps: Schedule = ()
     began: float = field(default_factory=time.perf_counter)
 
     def keep(self, stage: str, thing: Any) -> Any:
@@ -64,6 +68,8 @@ class _Log:
             for n, (stage, made) in enumerate(self.stages.items(), 1):
                 kind = "c" if stage == "c" else "py"
                 (where / f"{n:02d}_{stage}.{kind}").write_text(made + "\n")
+            if self.steps:
+                (where / "schedule.py").write_text(show_steps(self.steps) + "\n")
         if knobs.show():
             print(f"tilewright: {self.name} in {seconds:.3f} s")
             if knobs.show() > 1:
@@ -92,21 +98,33 @@ def _scheduled(p: Nest) -> bool:
     return isinstance(p, flat.Program) and bool(kinds - {"serial"})
 
 
+def _schedule(
+    p: flat.Program, log: _Log, given: Schedule | None, default: Callable[[], Scheduled]
+) -> flat.Program:
+    """The program after the steps that are given, or after those that the target's default finds."""
+    made = default() if given is None else Scheduled(apply(p, given), given)
+    log.steps = made.steps
+    return made.program
+
+
 def to_tile(
     p: Nest | tile.Program,
     setting: Setting,
     divisors: Numbers,
     known: Mapping[str, Expr],
     log: _Log | None = None,
+    schedule: Schedule | None = None,
 ) -> tile.Program:
-    """Any stage -> tile form, with the default schedule of a setting."""
+    """Any stage -> tile form, with a schedule, or the default one of a setting."""
     log = log or _Log(p.name)
     if isinstance(p, tile.Program):
         log.keep("tile", p)
         return p
     narrow = {n: v for n, v in known.items() if isinstance(v, Var)}
     lowered = lower(p, log, divisors, narrow)
-    scheduled = lowered if _scheduled(p) else schedule_triton(lowered, setting)
+    scheduled = lowered
+    if schedule is not None or not _scheduled(p):
+        scheduled = _schedule(lowered, log, schedule, lambda: schedule_triton(lowered, setting))
     exact = {v: known[v.name] for v in scheduled.sizes if isinstance(known.get(v.name), Const)}
     scheduled = replace(scheduled, body=fold_constants(substitute(scheduled.body, exact)))
     log.keep("scheduled", scheduled)
@@ -122,13 +140,14 @@ def compile_triton(
     aligned: bool = True,
     target: Any = None,
     options: TritonOptions | None = None,
+    schedule: Schedule | None = None,
 ) -> Kernel:
     """Any stage -> a Triton kernel: for the interpreter, for this GPU, or (target given) only built.
 
     divisors: facts about sizes; known: sizes that are constants of this kernel, or 32-bit variables.
     """
     log = _Log(p.name)
-    t = to_tile(p, setting, divisors, known or {}, log)
+    t = to_tile(p, setting, divisors, known or {}, log, schedule)
     options = options or TritonOptions(setting.get("warps", 4), setting.get("stages", 3))
     options = replace(options, fuse=options.fuse and not compares(p))
     source = log.keep("triton", triton.emit_triton(t, options.precision))
@@ -153,18 +172,23 @@ def compile_triton(
     return made
 
 
-def to_c(p: Nest, exact: Numbers, options: COptions, log: _Log) -> tuple[flat.Program, str]:
+def to_c(
+    p: Nest, exact: Numbers, options: COptions, log: _Log, schedule: Schedule | None = None
+) -> tuple[flat.Program, str]:
     """Stage I, II or III -> scheduled stage III and its C text, with some sizes known exactly."""
-    f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
-    f = log.keep("scheduled", f if _scheduled(p) else schedule_c(f, options))
-    return f, log.keep("c", c.emit_c(f, options.chunk))
+    f = lowered = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
+    if schedule is not None or not _scheduled(p):
+        f = _schedule(lowered, log, schedule, lambda: schedule_c(lowered, options))
+    return log.keep("scheduled", f), log.keep("c", c.emit_c(f, options.chunk))
 
 
-def compile_c(p: Nest, exact: Numbers, options: COptions | None = None) -> Kernel:
+def compile_c(
+    p: Nest, exact: Numbers, options: COptions | None = None, schedule: Schedule | None = None
+) -> Kernel:
     """Stage I, II or III -> a C kernel."""
     log = _Log(p.name)
     options = options or COptions()
-    f, source = to_c(p, exact, options, log)
+    f, source = to_c(p, exact, options, log, schedule)
     fn = build_c.build(source, f.name, options.fuse and not compares(p))
     call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
     return _kernel(f, "c", log, call, {"width": options.width})
@@ -188,17 +212,19 @@ def resume(
     divisors: Numbers | None = None,
     options: COptions | None = None,
     monoids: Mapping[str, Monoid] | None = None,
+    schedule: Schedule | None = None,
 ) -> Kernel:
     """The text of any stage (or its file) -> a kernel.
 
     What the stage has not fixed yet is given here: exact sizes, the setting and divisors of a Triton kernel or
-    the options of a C one, monoids that are not built in. Tile form always goes on to Triton.
+    the options of a C one, the schedule (none: the default), monoids that are not built in. Tile form always
+    goes on to Triton.
     """
     p = read(source, monoids)
     if isinstance(p, tile.Program) or backend == "triton":
         known: dict[str, Expr] = {n: Const(v, "i64") for n, v in (exact or {}).items()}
-        return compile_triton(p, setting or {}, divisors or {}, known)
-    return compile_c(p, exact or {}, options)
+        return compile_triton(p, setting or {}, divisors or {}, known, schedule=schedule)
+    return compile_c(p, exact or {}, options, schedule)
 
 
 def read(source: str | Path, monoids: Mapping[str, Monoid] | None = None) -> Nest | tile.Program:
@@ -208,14 +234,19 @@ def read(source: str | Path, monoids: Mapping[str, Monoid] | None = None) -> Nes
     return parse(source, monoids)
 
 
-def texts(source: str | Path, backend: str = "c", setting: Setting | None = None) -> dict[str, str]:
+def texts(
+    source: str | Path,
+    backend: str = "c",
+    setting: Setting | None = None,
+    schedule: Schedule | None = None,
+) -> dict[str, str]:
     """The text of any stage -> those of the stages from there on, by name; nothing is built."""
     p = read(source)
     log = _Log(p.name)
     if isinstance(p, tile.Program) or backend == "triton":
-        log.keep("triton", triton.emit_triton(to_tile(p, setting or {}, {}, {}, log)))
+        log.keep("triton", triton.emit_triton(to_tile(p, setting or {}, {}, {}, log, schedule)))
     else:
-        to_c(p, {}, COptions(), log)
+        to_c(p, {}, COptions(), log, schedule)
     return log.stages
 
 
@@ -228,9 +259,10 @@ def _kernel(
 ) -> Kernel:
     names = tuple(v.name for v in p.sizes)
     scalars = tuple(v.name for v in p.scalars)
-    stages = log.stages
+    kept = dict(setting)
     return Kernel(
-        p.name, backend, p.buffers, names, scalars, stages, call, dict(setting), log.finish()
+        *(p.name, backend, p.buffers, names, scalars, log.stages, call, kept, log.finish()),
+        schedule=log.steps,
     )
 
 

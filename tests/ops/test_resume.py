@@ -16,6 +16,7 @@ from tilewright import cli, driver
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import entry
 from tilewright.runtime.kernel import Kernel
+from tilewright.schedule.record import parse_steps
 
 WIDTH = 21
 STAGES = {
@@ -74,7 +75,7 @@ def product() -> Tensor:
 def test_every_stage(where: str, dumped: Callable[[str], Path]) -> None:
     """From each file on, the stages that follow are those of the first compilation."""
     folder = dumped(where)
-    files = sorted(folder.iterdir())
+    files = sorted(folder.glob("0*"))
     for n, stage in enumerate(STAGES[where]):
         kernel = driver.resume(folder / f"{stage}.py", where, {"n_f": WIDTH} if n < 2 else None)
         close(launched(kernel), product())
@@ -124,6 +125,26 @@ def test_another_setting(dumped: Callable[[str], Path]) -> None:
     close(launched(kernel), product())
 
 
+@pytest.mark.parametrize("where", PLACES)
+def test_its_own_schedule(where: str, dumped: Callable[[str], Path]) -> None:
+    """The record that was dumped, replayed on stage III: the same scheduled program."""
+    folder = dumped(where)
+    steps = parse_steps((folder / "schedule.py").read_text())
+    kernel = driver.resume(folder / "03_flat.py", where, schedule=steps)
+    assert kernel.schedule == steps
+    if where == "c":
+        assert kernel.stages["scheduled"] + "\n" == (folder / "04_scheduled.py").read_text()
+    close(launched(kernel), product())
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_another_schedule(where: str, dumped: Callable[[str], Path]) -> None:
+    steps = parse_steps("split(i, 4)\nkind(i_o, grid)\nsplit(f, 4)\nkind(f_i, lane)")
+    kernel = driver.resume(dumped(where) / "03_flat.py", where, schedule=steps)
+    assert "for f_i in lane(4, i32)" in kernel.stages["scheduled"] and kernel.schedule == steps
+    close(launched(kernel), product())
+
+
 # --- the command ------------------------------------------------------------------------------------
 
 
@@ -135,6 +156,20 @@ def test_command(dumped: Callable[[str], Path], capsys: pytest.CaptureFixture[st
     assert cli.main(["resume", str(path), "--backend", "triton", "--set", "rows=4"]) == 0
     said = capsys.readouterr().out
     assert "dims={r: 4" in said and "@triton.jit" in said
+
+
+def test_command_with_a_schedule(
+    dumped: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = dumped("c") / "03_flat.py"
+    steps = path.with_name("steps.py")
+    steps.write_text("kind(i, grid)\nkind(f, lane)\n")
+    assert cli.main(["resume", str(path), "--schedule", str(steps)]) == 0
+    said = capsys.readouterr().out
+    assert "for i in grid(n_i):" in said and "prefetch" not in said
+    steps.write_text("kind(i, threads)\n")
+    assert cli.main(["resume", str(path), "--schedule", str(steps)]) == 2
+    assert "grid, lane, serial or unroll" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

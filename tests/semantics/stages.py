@@ -105,9 +105,10 @@ def made_at(
     log = driver._Log(p.name)
     if stage == "for-c":
         known = {n: Const(v, "i64") for n, v in asked[1].items()}
-        return without_hints(schedule_c(driver.lower(asked[0], log, {}, known), COptions()))
+        lowered = driver.lower(asked[0], log, {}, known)
+        return without_hints(schedule_c(lowered, COptions()).program)
     narrow = {n: v for n, v in asked[3].items() if isinstance(v, Var)}
-    made = schedule_triton(driver.lower(asked[0], log, asked[2], narrow), asked[1])
+    made = schedule_triton(driver.lower(asked[0], log, asked[2], narrow), asked[1]).program
     exact = {v: asked[3][v.name] for v in made.sizes if isinstance(asked[3].get(v.name), Const)}
     made = replace(made, body=fold_constants(substitute(made.body, exact)))
     return made if stage == "for-triton" else lower_to_tile(made)

@@ -19,6 +19,7 @@ from tilewright.ir import loops
 from tilewright.ir.expr import Buffer, Expr
 from tilewright.ir.interp import run_loops
 from tilewright.ir.text import text
+from tilewright.schedule.record import Schedule
 
 C_TYPES: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double}
 SMALL = 1 << 13
@@ -26,7 +27,7 @@ SMALL = 1 << 13
 
 @dataclass(repr=False)
 class Kernel:
-    """One launch. `buffers` are (name, role); `sizes` and `scalars` are names."""
+    """One launch. `buffers` are (name, role); `sizes` and `scalars` are names; `schedule` replays on stage III."""
 
     name: str
     backend: str
@@ -38,6 +39,7 @@ class Kernel:
     setting: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     compiled: Any = None
+    schedule: Schedule = ()
 
     @property
     def text(self) -> str:

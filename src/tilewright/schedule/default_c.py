@@ -1,6 +1,6 @@
 """The default schedule of the C back end: threads over rows, vectors over features, rows fetched early.
 
-In: an unscheduled stage III program and the known sizes. Out: a scheduled one, for `emit_c`.
+In: an unscheduled stage III program and the known sizes. Out: a scheduled one with its steps, for `emit_c`.
 
     last dense spatial loop       lanes (exact width, or tiles of it outermost)
     outermost spatial loops       the grid: OpenMP threads
@@ -12,48 +12,48 @@ from __future__ import annotations
 
 from tilewright.ir import flat
 from tilewright.ir.expr import Const
-from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
-from tilewright.schedule.memory import prefetch
+from tilewright.schedule.loop import carried
 from tilewright.schedule.options import COptions
+from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
 
 
-def schedule_c(p: flat.Program, options: COptions) -> flat.Program:
+def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     """Stage III -> stage III with grid, lanes and serial loops."""
     nest = nest_of(p)
-    p = _features(p, nest, options)
+    s = _features(Scheduled(p), nest, options)
     for r in nest.reductions:
-        p = _reduction(p, nest, r, options)
-    return _threads(p, nest)
+        s = _reduction(s, nest, r, options)
+    return _threads(s)
 
 
-def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
+def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     if not nest.spatial:
-        return p
+        return s
     last = nest.spatial[-1]
     rows = nest.rows
     if (rows is not None and last is rows[0]) or not isinstance(last.lo, Const):
-        return p
+        return s
     if not nest.fits_lanes(last):
-        return p
+        return s
     name = last.var.name
     if isinstance(last.hi, Const):
         tile = feature_tile(int(last.hi.value), options.width)
         if tile == last.hi.value:
-            return step.kind(p, name, "lane")
-        p = step.split(p, name, tile)
+            return s.then("kind", name, "lane")
+        s = s.then("split", name, tile)
     elif len(nest.spatial) == 1 or not nest.reductions:
-        return p
+        return s
     else:
-        p = step.split(p, name, options.width)
-    p = step.kind(p, f"{name}_i", "lane")
+        s = s.then("split", name, options.width)
+    s = s.then("kind", f"{name}_i", "lane")
     if len(nest.spatial) == 2:
-        p = step.reorder(p, nest.spatial[0].var.name, f"{name}_o")
-    return p
+        s = s.then("reorder", nest.spatial[0].var.name, f"{name}_o")
+    return s
 
 
 def feature_tile(extent: int, width: int) -> int:
@@ -64,29 +64,30 @@ def feature_tile(extent: int, width: int) -> int:
     return best if best >= 2 * VECTOR else width
 
 
-def _reduction(p: flat.Program, nest: Nest, r: Reduction, options: COptions) -> flat.Program:
+def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Scheduled:
     if r.variable:
         try:
-            return prefetch(p, r.name, options.prefetch)
+            return s.then("prefetch", r.name, options.prefetch)
         except ScheduleError:
-            return p
+            return s
     vector = all(f.monoid.name == "sum" and f.state for f in r.folds) and len(r.folds) == 1
-    lanes = any(x.kind == "lane" for x in loops(p))
+    lanes = any(x.kind == "lane" for x in loops(s.program))
     if not vector or (lanes and r.depth == 0) or bounds_another(nest, r):
-        return p
+        return s
     if isinstance(r.loop.hi, Const) and r.loop.hi.value <= options.width:
-        return step.kind(p, r.name, "lane")
-    p = step.split(p, r.name, options.width)
-    return step.kind(p, f"{r.name}_i", "lane")
+        return s.then("kind", r.name, "lane")
+    s = s.then("split", r.name, options.width)
+    return s.then("kind", f"{r.name}_i", "lane")
 
 
-def _threads(p: flat.Program, nest: Nest) -> flat.Program:
+def _threads(s: Scheduled) -> Scheduled:
     """The outermost spatial loops, as many as stand directly inside each other."""
-    top = p.body[0] if p.body else None
-    while isinstance(top, flat.Loop) and top.kind == "serial" and not step.carried(top):
+    body = s.program.body
+    top = body[0] if body else None
+    while isinstance(top, flat.Loop) and top.kind == "serial" and not carried(top):
         if isinstance(top.lo, Const):
-            p = step.kind(p, top.var.name, "grid")
+            s = s.then("kind", top.var.name, "grid")
         else:
             break
         top = top.body[0] if len(top.body) == 1 else None
-    return p
+    return s

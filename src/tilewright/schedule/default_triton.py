@@ -1,6 +1,6 @@
 """The default schedule of the Triton back end: one set of rules for every program.
 
-In: an unscheduled stage III program and a setting. Out: a scheduled one, for `lower_to_tile`.
+In: an unscheduled stage III program and a setting. Out: a scheduled one with its steps, for `lower_to_tile`.
 
     rows of their own length      a work list (or padded lanes, when there is none)
     entries of such rows          parts of rows from a list, several entries of each at once
@@ -16,10 +16,9 @@ from __future__ import annotations
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.node import walk
-from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
-from tilewright.schedule.fuse import fuse
 from tilewright.schedule.options import Setting
+from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
     Nest,
     Reduction,
@@ -29,57 +28,55 @@ from tilewright.schedule.shape import (
     nest_of,
     product_of,
 )
-from tilewright.schedule.work import pad, segments, work_list
 
 
-def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
+def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
     """Stage III -> stage III with grid, lanes and serial loops."""
     nest = nest_of(p)
     product = product_of(nest)
+    s = Scheduled(p)
     if product is not None:
-        p = _product(p, nest, product, setting)
+        s = _product(s, nest, product, setting)
     elif nest.blocks:
-        p = _blocks(p, nest, setting)
+        s = _blocks(s, nest, setting)
     elif nest.rows is not None:
-        p = _rows(p, nest, setting)
+        s = _rows(s, nest, setting)
     elif nest.edges is not None and setting.get("listed"):
-        p = _segments(p, nest, setting)
+        s = _segments(s, nest, setting)
     else:
-        p = _entries(p, nest, setting)
-    return _rest_to_grid(p, nest)
+        s = _entries(s, nest, setting)
+    return _rest_to_grid(s, nest)
 
 
-def _product(p: flat.Program, nest: Nest, product: tuple, setting: Setting) -> flat.Program:
+def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Scheduled:
     m, n, k = (x.name if isinstance(x, Reduction) else x.var.name for x in product)
     for name, key, size in ((m, "bm", 64), (n, "bn", 64)):
-        p = step.split(p, name, setting.get(key, size))
-        p = step.kind(p, f"{name}_i", "lane")
-        p = step.kind(p, f"{name}_o", "grid")
-    p = step.split(p, k, setting.get("bk", 32))
-    p = step.kind(p, f"{k}_i", "lane")
-    return step.swizzle(p, setting.get("group", 8))
+        s = s.then("split", name, setting.get(key, size))
+        s = s.then("kind", f"{name}_i", "lane")
+        s = s.then("kind", f"{name}_o", "grid")
+    s = s.then("split", k, setting.get("bk", 32))
+    s = s.then("kind", f"{k}_i", "lane")
+    return s.then("swizzle", setting.get("group", 8))
 
 
-def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     """Block rows in the grid; the inside of a block in lanes, cut to bm and bn."""
-    for s in nest.blocks:
-        assert isinstance(s.hi, Const)
-        p = _cut(p, s.var.name, int(s.hi.value), setting.get("bm", 128), "grid")
-    p = _features(p, nest, setting)
+    for inside in nest.blocks:
+        assert isinstance(inside.hi, Const)
+        s = _cut(s, inside.var.name, int(inside.hi.value), setting.get("bm", 128), "grid")
+    s = _features(s, nest, setting)
     gang = _gang(nest, setting)
     for r in nest.reductions:
         if gang is not None and r is gang[1]:
-            p = _several(p, gang[0].name, r, setting["blocks"])
+            s = _several(s, gang[0].name, r.name, setting["blocks"])
         elif r.constant and _laned(r):
-            p = _cut(p, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
+            s = _cut(s, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
         elif not r.variable:
-            p = _dense_reduction(p, nest, r, setting)
-    grids = [x.var.name for x in loops(p) if x.kind == "grid"]
-    tiles = [g for g in grids if g == f"{nest.spatial[-1].var.name}_o"]
-    if setting.get("outer") and tiles:
-        p = step.kind(p, nest.spatial[0].var.name, "grid")
-        return step.order(p, *tiles, nest.spatial[0].var.name)
-    return p
+            s = _dense_reduction(s, nest, r, setting)
+    first, last = (nest.spatial[k].var.name for k in (0, -1))
+    if setting.get("outer") and any(x.var.name == f"{last}_o" for x in loops(s.program)):
+        return s.then("kind", first, "grid").then("order", f"{last}_o", first)
+    return s
 
 
 def _gang(nest: Nest, setting: Setting) -> tuple[Reduction, Reduction] | None:
@@ -91,50 +88,56 @@ def _gang(nest: Nest, setting: Setting) -> tuple[Reduction, Reduction] | None:
     return outer[0], inner[0]
 
 
-def _several(p: flat.Program, outer: str, inner: Reduction, blocks: int) -> flat.Program:
+def _several(s: Scheduled, outer: str, inner: str, blocks: int) -> Scheduled:
     """serial p: lane k in B  ->  serial p_o: lane k in blocks * B"""
-    p = step.split(p, outer, blocks)
-    p = step.kind(step.kind(p, f"{outer}_i", "lane"), inner.name, "lane")
-    return fuse(p, f"{outer}_i", inner.name)
+    s = (
+        s.then("split", outer, blocks)
+        .then("kind", f"{outer}_i", "lane")
+        .then("kind", inner, "lane")
+    )
+    return s.then("fuse", f"{outer}_i", inner)
 
 
-def _cut(p: flat.Program, name: str, extent: int, size: int, outer: str) -> flat.Program:
+def _cut(s: Scheduled, name: str, extent: int, size: int, outer: str) -> Scheduled:
     if extent <= size:
-        return step.kind(p, name, "lane")
-    p = step.split(p, name, size)
-    p = step.kind(p, f"{name}_i", "lane")
-    return step.kind(p, f"{name}_o", outer)
+        return s.then("kind", name, "lane")
+    s = s.then("split", name, size)
+    s = s.then("kind", f"{name}_i", "lane")
+    return s.then("kind", f"{name}_o", outer)
 
 
-def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     assert nest.rows is not None
     rows, entries = nest.rows
-    p = _features(p, nest, setting)
+    s = _features(s, nest, setting)
     for r in nest.reductions:
         if r.depth and not r.variable:
-            p = _dense_reduction(p, nest, r, setting)
+            s = _dense_reduction(s, nest, r, setting)
     listed = setting.get("listed") and all(f.monoid.joins for f in entries.folds)
-    spread = work_list if listed else pad
-    p = spread(p, rows.var.name, entries.name, setting.get("rows", 8), setting.get("unroll", 1))
-    grids = [x.var.name for x in loops(p) if x.kind == "grid"]
+    spread = "work_list" if listed else "pad"
+    lanes, unroll = setting.get("rows", 8), setting.get("unroll", 1)
+    s = s.then(spread, rows.var.name, entries.name, lanes, unroll)
+    grids = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     first = "u" if listed else f"{rows.var.name}_o"
     others = [g for g in grids if g != first]
-    return step.order(p, *others, first) if setting.get("outer") else step.order(p, first, *others)
+    grids = [*others, first] if setting.get("outer") else [first, *others]
+    return s.then("order", *grids)
 
 
-def _segments(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+def _segments(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     """Parts of rows in the units of a list, `edges` entries of each at once; dense reductions in lanes."""
     assert nest.edges is not None
     rows, entries = nest.edges
     if nest.spatial[-1] is not entries:
-        p = _features(p, nest, setting)
+        s = _features(s, nest, setting)
     for r in nest.reductions:
-        p = _dense_reduction(p, nest, r, setting)
-    lanes = (setting.get("rows", 8), setting.get("edges", 4))
-    return segments(p, rows.var.name, entries.var.name, *lanes, setting.get("unroll", 1))
+        s = _dense_reduction(s, nest, r, setting)
+    lanes, across = setting.get("rows", 8), setting.get("edges", 4)
+    names = (rows.var.name, entries.var.name)
+    return s.then("segments", *names, lanes, across, setting.get("unroll", 1))
 
 
-def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
     dense = [
         r
@@ -142,34 +145,34 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
         if not r.variable and r.depth == 0 and not bounds_another(nest, r)
     ]
     if dense and nest.free and nest.fits_lanes(nest.free[-1]):
-        stored = [s for s in nest.free if s.var.name.startswith("p_")]
+        stored = [x for x in nest.free if x.var.name.startswith("p_")]
         name = (stored or nest.free[-1:])[0].var.name
-        p = step.split(p, name, setting.get("edges", 32))
-        p = step.kind(p, f"{name}_i", "lane")
-        p = step.kind(p, f"{name}_o", "grid")
+        s = s.then("split", name, setting.get("edges", 32))
+        s = s.then("kind", f"{name}_i", "lane")
+        s = s.then("kind", f"{name}_o", "grid")
         for r in dense:
-            p = _dense_reduction(p, nest, r, setting)
-            inner = tuple(x for x in loops(p) if x.var.name == f"{r.name}_i")
+            s = _dense_reduction(s, nest, r, setting)
+            inner = tuple(x for x in loops(s.program) if x.var.name == f"{r.name}_i")
             folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
             if len(folds) == 1 and folds[0].monoid.joins:
-                p = step.rfactor(p, f"{r.name}_i")
-        return p
-    return _features(p, nest, setting)
+                s = s.then("rfactor", f"{r.name}_i")
+        return s
+    return _features(s, nest, setting)
 
 
-def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
+def _features(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     """The last dense spatial loop in lanes of `width`; whole when it is known to fit."""
     if not nest.free or nest.spatial[-1] is not nest.free[-1]:
-        return p
-    s = nest.free[-1]
-    if not nest.fits_lanes(s):
-        return p
-    name, width = s.var.name, setting.get("width", 32)
+        return s
+    last = nest.free[-1]
+    if not nest.fits_lanes(last):
+        return s
+    name, width = last.var.name, setting.get("width", 32)
     if setting.get("whole"):
-        return step.lane(p, name, width)
-    p = step.split(p, name, width)
-    p = step.kind(p, f"{name}_i", "lane")
-    return step.kind(p, f"{name}_o", "grid")
+        return s.then("lane", name, width)
+    s = s.then("split", name, width)
+    s = s.then("kind", f"{name}_i", "lane")
+    return s.then("kind", f"{name}_o", "grid")
 
 
 def _laned(r: Reduction) -> bool:
@@ -177,28 +180,28 @@ def _laned(r: Reduction) -> bool:
     return all(f.monoid.laned for f in r.folds)
 
 
-def _dense_reduction(p: flat.Program, nest: Nest, r: Reduction, setting: Setting) -> flat.Program:
+def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -> Scheduled:
     """A reduction over a whole dense dimension: lanes, or tiles of lanes one after the other."""
     if not _laned(r):
-        return p
+        return s
     if bounds_another(nest, r):
-        return p
+        return s
     loads = [n for n in walk(r.loop.body) if isinstance(n, Load)]
     if not any(is_unit(r.loop.var, n.indices[0]) for n in loads):
-        return p
+        return s
     if setting.get("inner"):
-        return step.lane(p, r.name, setting["inner"])
+        return s.then("lane", r.name, setting["inner"])
     if setting.get("whole") and not r.depth and nest.rows is None:
-        return step.lane(p, r.name, setting["width"])
-    p = step.split(p, r.name, setting.get("width", 32))
-    return step.kind(p, f"{r.name}_i", "lane")
+        return s.then("lane", r.name, setting["width"])
+    s = s.then("split", r.name, setting.get("width", 32))
+    return s.then("kind", f"{r.name}_i", "lane")
 
 
-def _rest_to_grid(p: flat.Program, nest: Nest) -> flat.Program:
+def _rest_to_grid(s: Scheduled, nest: Nest) -> Scheduled:
     """Programs over what is left, down to a loop whose bounds are read from memory: from there on, serial."""
-    for s in nest.spatial:
-        if not is_steady(s):
+    for left in nest.spatial:
+        if not is_steady(left):
             break
-        if any(x.var is s.var and x.kind == "serial" for x in loops(p)):
-            p = step.kind(p, s.var.name, "grid")
-    return p
+        if any(x.var is left.var and x.kind == "serial" for x in loops(s.program)):
+            s = s.then("kind", left.var.name, "grid")
+    return s

@@ -14,6 +14,8 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import edit, find, illegal, loops, splice, uses
 
+KINDS = ("grid", "lane", "serial", "unroll")
+
 
 def divides(p: flat.Program, extent: Expr, factor: int) -> bool:
     """Whether an extent is known to be a multiple of factor."""
@@ -54,6 +56,12 @@ def split(p: flat.Program, name: str, factor: int) -> flat.Program:
 def kind(p: flat.Program, name: str, to: str) -> flat.Program:
     """serial v -> grid v (or unroll v, lane v)"""
     loop = find(p, name)
+    if to not in KINDS:
+        raise illegal(
+            f"kind({name}, {to})",
+            "there is no such kind",
+            f"use {', '.join(KINDS[:-1])} or {KINDS[-1]}",
+        )
     if to == "lane" and not isinstance(loop.hi, Const):
         raise illegal(
             f"kind({name}, lane)", f"its extent {loop.hi} is not a constant", "split it", ir=loop

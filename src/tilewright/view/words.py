@@ -45,14 +45,16 @@ UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def schedule_words(kernel: Kernel) -> list[str]:
-    """The setting, then every loop of the schedule with its kind."""
+    """The setting, every loop of the schedule with its kind, then the steps that made them."""
     words = WORDS if kernel.backend == "triton" else {**WORDS, **C_WORDS}
     said = [
         words.get(k, f"{k} {{}}").format(v)
         for k, v in sorted(kernel.setting.items(), key=lambda kv: _place(kv[0]))
         if v and (v > 1 or "{}" not in words.get(k, "{}"))
     ]
-    return [", ".join(said) or "nothing set", *loop_words(kernel.stages.get("scheduled", ""))]
+    loops = loop_words(kernel.stages.get("scheduled", ""))
+    steps = ["steps:", *(f"    {s}" for s in kernel.schedule)] if kernel.schedule else []
+    return [", ".join(said) or "nothing set", *loops, *steps]
 
 
 def loop_words(scheduled: str) -> list[str]:
