@@ -8,6 +8,8 @@ from ops.matrices import KINDS, close, matrix, randn, reduced
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.ir.parse import parse
+from tilewright.ir.text import text
 from tilewright.ops.plans import choose, work_list_of
 from tilewright.ops.spmm import _call as spmm_call
 from tilewright.schedule.options import Setting
@@ -271,3 +273,19 @@ def test_the_second_use_prepares(fast: Place) -> None:
     tw.spmm(A, x).sum().backward()
     assert A.structure.transposed is not None
     close(x.grad, 2 * A.to_dense().t() @ torch.ones(9, 5, device=fast.device))
+
+
+def test_entries_read_once(tiled: Place) -> None:
+    """The setting `stream` marks the arrays of entries, not x; the marks survive the text."""
+    dense = matrix(40, 30, device=tiled.device)
+    x = randn(30, 16, device=tiled.device)
+    setting = {"rows": 4, "unroll": 2, "long": 8, "chunk": 16, "warps": 1, "stream": 1}
+    plan = tw.spmm.plan(tw.SparseTensor.from_dense(dense), x, setting)
+    plan.launch()
+    close(plan.out, dense @ x)
+    code = plan.kernel.stages["triton"].splitlines()
+    marked = [line for line in code if "evict_first" in line]
+    assert len(marked) == 2 and all("a_ptr" in s or "a_indices_ptr" in s for s in marked)
+    for stage in ("scheduled", "tile"):
+        said = plan.kernel.stages[stage]
+        assert text(parse(said)).strip() == said.strip()

@@ -61,6 +61,10 @@ def parameters(p: flat.Program) -> list[tuple[str, str]]:
 
 def emit_c(p: flat.Program, chunk: int = 64) -> str:
     """The text of a C file with one function."""
+    if p.streams:
+        expected = "a schedule that C can follow"
+        got, cure = "C has no word for it", "leave it out"
+        raise error("illegal", name="stream", got=got, expected=expected, cure=cure)
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
     search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""

@@ -103,8 +103,8 @@ class _Printer:
             case tile.If(c, then, orelse):
                 made = self.block(f"if {self.expr(c)}:", then)
                 return made + (self.block("else:", orelse) if orelse else [])
-            case tile.Store(b, at, v, mask, fresh):
-                extra = self.mask(mask) + (', cache_modifier=".cg"' if fresh else "")
+            case tile.Store(b, at, v, mask, fresh, once):
+                extra = self.mask(mask) + _caching(fresh, once)
                 return [f"tl.store({self.pointer(b, at)}, {self.expr(v)}{extra})"]
             case tile.Arrive(v, b, at):
                 return [f'{v.name} = tl.atomic_add({self.pointer(b, (at,))}, 1, sem="acq_rel")']
@@ -213,8 +213,8 @@ class _Printer:
             case tile.Expand(a, have, want):
                 at = ", ".join(":" if d in have else "None" for d in want)
                 return f"{self.expr(a, 9)}[{at}]"
-            case tile.Load(b, at, mask, fill, fresh):
-                extra = self.mask(mask, fill) + (', cache_modifier=".cg"' if fresh else "")
+            case tile.Load(b, at, mask, fill, fresh, once):
+                extra = self.mask(mask, fill) + _caching(fresh, once)
                 return f"tl.load({self.pointer(b, at)}{extra})"
             case tile.Dot(a, b, acc, d):
                 return self.dot(a, b, acc, d)
@@ -232,3 +232,9 @@ class _Printer:
         start = "" if acc is None else f", acc={self.expr(acc)}"
         out = f", out_dtype={TYPES[d]}" if d != "f32" else ""
         return f"tl.dot({self.expr(a)}, {self.expr(b)}{start}{how}{out})"
+
+
+def _caching(fresh: bool, once: bool) -> str:
+    """What an access asks of the caches."""
+    made = ', cache_modifier=".cg"' if fresh else ""
+    return made + (', eviction_policy="evict_first"' if once else "")

@@ -6,7 +6,7 @@
              | Store(buffer, offsets, value, mask) | Arrive(var, buffer, offset) | Barrier()
     expr    := Const | Var | Bin | Un | Select | Cast (operands broadcast by Expand)
              | ProgramId() | Arange(dim) | Full(value, dtype, dims) | Expand(a, have, want)
-             | Load(buffer, offsets, mask, fill, fresh) | Dot(a, b, acc) | Trans(a)
+             | Load(buffer, offsets, mask, fill, fresh, once) | Dot(a, b, acc) | Trans(a)
              | Reduce(op, a, axis) | Scan(op, a, axis)
 
 A variable set before a For and set again inside it is carried by the loop. `offsets` are added to the
@@ -62,13 +62,14 @@ class Expand(Expr):
 
 @node
 class Load(Expr):
-    """buffer[sum of offsets] where mask, else fill; fresh: past the first-level cache"""
+    """buffer[sum of offsets] where mask, else fill; fresh: past the first-level cache; once: not needed again"""
 
     buffer: Buffer
     offsets: tuple[Expr, ...]
     mask: Expr | None
     fill: Const
     fresh: bool = False
+    once: bool = False
 
     @property
     def dtype(self) -> str:
@@ -167,13 +168,14 @@ class If(Stmt):
 
 @node
 class Store(Stmt):
-    """buffer[sum of offsets] = value where mask; fresh: past the first-level cache"""
+    """buffer[sum of offsets] = value where mask; fresh: past the first-level cache; once: not needed again"""
 
     buffer: Buffer
     offsets: tuple[Expr, ...]
     value: Expr
     mask: Expr | None
     fresh: bool = False
+    once: bool = False
 
 
 @node

@@ -56,8 +56,8 @@ class Tiled:
 class Tiler:
     """Lowers expressions; statements are pushed on `out`."""
 
-    def __init__(self, dims: dict[Var, int]) -> None:
-        self.dims = dims
+    def __init__(self, dims: dict[Var, int], streams: Sequence[str] = ()) -> None:
+        self.dims, self.streams = dims, frozenset(streams)
         self.rank = {v: n for n, v in enumerate(dims)}
         self.env: dict[Var, Tiled] = {}
         self.guards: list[Var] = []
@@ -264,7 +264,8 @@ class Tiler:
     def load(self, b: Buffer, at: Expr, stem: str) -> Tiled:
         offsets, lanes = self.offsets(at)
         at_each = tuple(self.broadcast(o, lanes) for o in offsets)
-        e = tile.Load(b, at_each, self.mask(lanes), _zero(b.dtype))
+        once = b.name in self.streams
+        e = tile.Load(b, at_each, self.mask(lanes), _zero(b.dtype), once=once)
         return self.emit(stem, b.dtype, e, lanes)
 
     def search(self, b: Buffer, lo: Expr, hi: Expr, key: Expr) -> Tiled:

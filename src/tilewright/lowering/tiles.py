@@ -88,7 +88,8 @@ class _Lower:
         self.p = p
         self.table = value_lanes(p)
         self.extents = lane_extents(p)
-        self.t = Tiler({v: pow2(self.extents[v]) for v in lane_order(p, self.table)})
+        dims = {v: pow2(self.extents[v]) for v in lane_order(p, self.table)}
+        self.t = Tiler(dims, p.streams)
         self.open: list[Var] = []
         self.begun: dict[Var, tuple[int, int]] = {}
         self.grids: list[Loop] = []
@@ -339,7 +340,8 @@ class _Lower:
         offsets, lanes = self.t.offsets(at)
         lanes = self.t.sort({*lanes, *value.lanes})
         parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
-        self.t.push(tile.Store(b, parts, self.t.broadcast(value, lanes), self.t.mask(lanes)))
+        whole, mask = self.t.broadcast(value, lanes), self.t.mask(lanes)
+        self.t.push(tile.Store(b, parts, whole, mask, once=b.name in self.p.streams))
 
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""

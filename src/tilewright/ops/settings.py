@@ -24,6 +24,7 @@ FIELDS = {
     "whole": (1, False),
     "listed": (1, False),
     "blocks": (4, True),
+    "stream": (1, False),
 }
 
 

@@ -121,7 +121,19 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     first = "u" if listed else f"{rows.var.name}_o"
     others = [g for g in grids if g != first]
     grids = [*others, first] if setting.get("outer") else [first, *others]
-    return s.then("order", *grids)
+    s = s.then("order", *grids)
+    return s.then("stream", *_read_once(entries)) if setting.get("stream") else s
+
+
+def _read_once(entries: Reduction) -> list[str]:
+    """The arrays that have one element for each entry."""
+    own = (entries.loop.var,)
+    found = {
+        n.buffer.name: None
+        for n in walk(entries.loop.body)
+        if isinstance(n, Load) and n.indices == own
+    }
+    return list(found)
 
 
 def _segments(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:

@@ -1,4 +1,4 @@
-"""Primitives about memory: `prefetch`."""
+"""Primitives about memory: `prefetch` and `stream`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
         return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
 
     return edit(p, name, rule)
+
+
+def stream(p: flat.Program, *names: str) -> flat.Program:
+    """x[..] -> x[..], once: elements of these buffers are not kept in caches for the sake of others"""
+    known = {b.name for b in p.buffers}
+    for n in names:
+        if n not in known:
+            held = ", ".join(sorted(known))
+            raise illegal(f"stream({n})", f"there is no such buffer; there are {held}", ir=p)
+    return replace(p, streams=(*p.streams, *(n for n in names if n not in p.streams)))
 
 
 def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:

@@ -6,6 +6,7 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     width, outer                 feature tile; 1: feature tiles outermost in the grid
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
     edges                        entries in a tile
+    stream                       1: entries leave the caches early, so that x may stay
     blocks                       blocks of a row in one step of a product
     warps, stages                of the Triton program
 """

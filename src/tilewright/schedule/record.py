@@ -30,7 +30,7 @@ PRIMITIVES: dict[str, Primitive] = {
     fn.__name__: fn
     for fn in (
         *(loop.split, loop.kind, loop.lane, loop.reorder, loop.rfactor, loop.order, loop.swizzle),
-        *(fuse, memory.prefetch, work.pad, work.work_list, work.segments),
+        *(fuse, memory.prefetch, memory.stream, work.pad, work.work_list, work.segments),
     )
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"

@@ -106,6 +106,7 @@ class _Flat(_Head, NestReader):
         head = self.head(n)
         body = self.body(n.body)
         order = self.several(facts["order"]) if "order" in facts else ()
+        streams = self.several(facts["streams"]) if "streams" in facts else ()
         divisors = self.pairs(facts["divisors"]) if "divisors" in facts else ()
         return flat.Program(
             *head,
@@ -113,6 +114,7 @@ class _Flat(_Head, NestReader):
             tuple((self.var(v), d) for v, d in divisors),
             tuple(self.word(v, "the name of a loop") for v in order),
             self.whole(facts["swizzle"]) if "swizzle" in facts else 0,
+            tuple(self.word(v, "the name of a buffer") for v in streams),
         )
 
 
@@ -146,6 +148,6 @@ READERS: dict[str, Any] = {"coord": _Coord, "loops": _Loops, "flat": _Flat, "til
 FACTS = {
     "coord": (),
     "loops": (),
-    "flat": ("divisors", "order", "swizzle"),
+    "flat": ("divisors", "order", "swizzle", "streams"),
     "tile": ("grid", "dims"),
 }

@@ -78,10 +78,10 @@ class TileReader(NestReader):
 
     def load(self, n: ast.Call, at: ast.expr, keys: dict[str | None, Any]) -> tile.Load:
         b, offsets = self.pointer(at)
-        self.only(n, keys, "mask", "fill", "fresh")
+        self.only(n, keys, "mask", "fill", "fresh", "once")
         mask = self.expr(keys["mask"]) if "mask" in keys else None
         fill = self.const(keys["fill"], b.dtype) if "fill" in keys else nothing(b.dtype)
-        return tile.Load(b, offsets, mask, fill, "fresh" in keys)
+        return tile.Load(b, offsets, mask, fill, "fresh" in keys, "once" in keys)
 
     def only(self, n: ast.Call, keys: dict[str | None, Any], *known: str) -> None:
         for k in keys:
@@ -162,10 +162,10 @@ class TileReader(NestReader):
 
     def store(self, n: ast.Call, at: ast.expr, value: ast.expr) -> tile.Store:
         keys = {k.arg: k.value for k in n.keywords}
-        self.only(n, keys, "mask", "fresh")
+        self.only(n, keys, "mask", "fresh", "once")
         b, offsets = self.pointer(at)
         mask = self.expr(keys["mask"]) if "mask" in keys else None
-        return tile.Store(b, offsets, self.expr(value), mask, "fresh" in keys)
+        return tile.Store(b, offsets, self.expr(value), mask, "fresh" in keys, "once" in keys)
 
     def loop(self, target: ast.expr, span: ast.Call, body: list[ast.stmt]) -> Any:
         kind = self.word(span.func, "range or unroll")

@@ -162,8 +162,8 @@ class Exprs:
             case tile.Expand(a, have, want):
                 at = ", ".join(":" if d in have else "None" for d in want)
                 return f"{self.expr(a, _ATOM)}[{at or '()'}]"
-            case tile.Load(b, at, mask, fill, fresh):
-                return f"load({self.pointer(b, at)}{self.masked(b, mask, fill, fresh)})"
+            case tile.Load(b, at, mask, fill, fresh, once):
+                return f"load({self.pointer(b, at)}{self.masked(b, mask, fill, fresh, once)})"
             case tile.Dot(a, b, acc, d):
                 home = "f32" if acc is None else expr.dtype_of(acc)
                 made = self.many((a, b) if acc is None else (a, b, acc))
@@ -179,11 +179,11 @@ class Exprs:
     def pointer(self, b: Any, offsets: tuple[Any, ...]) -> str:
         return " + ".join([b.name, *(self.expr(o, _PREC["+"] + 1) for o in offsets)])
 
-    def masked(self, b: Any, mask: Any, fill: Const | None, fresh: bool) -> str:
+    def masked(self, b: Any, mask: Any, fill: Const | None, fresh: bool, once: bool) -> str:
         made = "" if mask is None else f", mask={self.expr(mask)}"
         if fill is not None and (mask is not None or fill != nothing(b.dtype)):
             made += f", fill={self.number(fill, b.dtype)}"
-        return made + (", fresh=True" if fresh else "")
+        return made + (", fresh=True" if fresh else "") + (", once=True" if once else "")
 
 
 def nothing(dtype: str) -> Const:

@@ -134,8 +134,8 @@ class Stmts(Exprs):
                 return self.loop(v, "range", *span, body=body)
             case tile.Unroll(v, count, body):
                 return self.loop(v, "unroll", str(count), body=body)
-            case tile.Store(b, offsets, v, mask, fresh):
-                extra = self.masked(b, mask, None, fresh)
+            case tile.Store(b, offsets, v, mask, fresh, once):
+                extra = self.masked(b, mask, None, fresh, once)
                 return [f"store({self.pointer(b, offsets)}, {self.expr(v)}{extra})"]
             case tile.Arrive(v, b, at):
                 made = self.pointer(b, (at,))
