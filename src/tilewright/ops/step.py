@@ -32,7 +32,7 @@ from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.views import VIEWS, derive_views, is_crossed, rows_view, sorted_view, view_of
 from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
-from tilewright.schedule.shape import nest_of, product_of
+from tilewright.schedule.shape import block_product, nest_of, product_of
 from tilewright.support import knobs
 from tilewright.support.places import locating
 
@@ -40,6 +40,7 @@ EXACT = 512
 NARROW = 1 << 31
 REMEMBERED = 4096
 VECTOR = 16
+DEPTH = 64  # of one step of a product over blocks
 
 
 class Step:
@@ -321,6 +322,9 @@ class Step:
             made.setdefault("whole", int(whole))
             if made["whole"]:
                 made["width"] = max(16, ceil_pow2(span))
+            held = block_product(self.nest)
+            if held is not None and isinstance(held.loop.hi, Const):
+                made.setdefault("blocks", max(1, DEPTH // int(held.loop.hi.value)))
         else:
             made.setdefault("width", feature_width(span, self.half))
             if self.nest.rows is not None and span <= made["width"]:

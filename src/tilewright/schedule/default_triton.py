@@ -23,6 +23,7 @@ from tilewright.schedule.shape import (
     Nest,
     Reduction,
     bounds_another,
+    inside_blocks,
     is_steady,
     is_unit,
     nest_of,
@@ -65,9 +66,9 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         assert isinstance(inside.hi, Const)
         s = _cut(s, inside.var.name, int(inside.hi.value), setting.get("bm", 128), "grid")
     s = _features(s, nest, setting)
-    gang = _gang(nest, setting)
+    gang = inside_blocks(nest) if setting.get("blocks", 1) > 1 else None
     for r in nest.reductions:
-        if gang is not None and r is gang[1]:
+        if gang is not None and r is gang[1] and _laned(r):
             s = _several(s, gang[0].name, r.name, setting["blocks"])
         elif r.constant and _laned(r):
             s = _cut(s, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
@@ -77,15 +78,6 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     if setting.get("outer") and any(x.var.name == f"{last}_o" for x in loops(s.program)):
         return s.then("kind", first, "grid").then("order", f"{last}_o", first)
     return s
-
-
-def _gang(nest: Nest, setting: Setting) -> tuple[Reduction, Reduction] | None:
-    """The loop over the blocks of a row and the one inside a block, when several blocks are to make one step."""
-    outer = [r for r in nest.reductions if r.variable and r.depth == 0]
-    inner = [r for r in nest.reductions if r.constant and r.depth == 0 and _laned(r)]
-    if setting.get("blocks", 1) == 1 or len(outer) != 1 or len(inner) != 1:
-        return None
-    return outer[0], inner[0]
 
 
 def _several(s: Scheduled, outer: str, inner: str, blocks: int) -> Scheduled:

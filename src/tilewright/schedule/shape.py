@@ -13,6 +13,8 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import uses
 
+DOT_ROWS = 16
+
 
 @dataclass(frozen=True)
 class Reduction:
@@ -140,6 +142,25 @@ def is_steady(s: Loop) -> bool:
 def bounds_another(nest: Nest, r: Reduction) -> bool:
     """Whether a loop's variable bounds another loop: then it cannot be a lane."""
     return any(nest.steers(r.loop.var, o.loop) for o in nest.reductions)
+
+
+def inside_blocks(nest: Nest) -> tuple[Reduction, Reduction] | None:
+    """(the loop over the blocks of a row, the one inside a block) of a reduction over blocks."""
+    outer = [r for r in nest.reductions if r.variable and r.depth == 0]
+    inner = [r for r in nest.reductions if r.constant and r.depth == 0]
+    return (outer[0], inner[0]) if len(outer) == len(inner) == 1 else None
+
+
+def block_product(nest: Nest) -> Reduction | None:
+    """The loop inside a block, when blocks of a decent height are multiplied and summed: dots."""
+    found = inside_blocks(nest)
+    if found is None or len(found[1].folds) != 1:
+        return None
+    fold = found[1].folds[0]
+    high = all(isinstance(b.hi, Const) and b.hi.value >= DOT_ROWS for b in nest.blocks)
+    return (
+        found[1] if high and fold.monoid.name == "sum" and len(_factors(fold.args[0])) > 1 else None
+    )
 
 
 def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
