@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir import flat
-from tilewright.schedule import loop, memory, work
+from tilewright.schedule import loop, memory, reduce, work
 from tilewright.schedule.edit import illegal
 from tilewright.support.errors import ScheduleError
 
@@ -28,8 +28,9 @@ Primitive = Callable[..., flat.Program]
 PRIMITIVES: dict[str, Primitive] = {
     fn.__name__: fn
     for fn in (
-        *(loop.split, loop.kind, loop.lane, loop.reorder, loop.rfactor, loop.order, loop.swizzle),
-        *(memory.prefetch, work.pad, work.work_list),
+        *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
+        *(loop.order, loop.swizzle, loop.persistent),
+        *(reduce.rfactor, memory.prefetch, work.pad, work.work_list),
     )
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"

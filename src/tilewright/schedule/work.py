@@ -18,8 +18,19 @@ from dataclasses import dataclass, replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const, eq, select
 from tilewright.ir.flat import Loop
-from tilewright.ir.node import substitute
+from tilewright.ir.loops import Lookup
+from tilewright.ir.node import substitute, walk
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
+from tilewright.schedule.legal import (
+    at_least,
+    carried,
+    fresh,
+    in_order,
+    republished,
+    uneven,
+    unused,
+    within,
+)
 
 UNIT = ("trip", "nth", "pieces", "slot")
 SEGMENT = ("row", "start", "stop")
@@ -36,28 +47,51 @@ class _Rows:
     stop: Var
 
 
-def _match(p: flat.Program, rows: str, entries: str) -> _Rows:
+def _match(p: flat.Program, what: str, rows: str, entries: str, counts: tuple[int, ...]) -> _Rows:
     outer, inner = find(p, rows), find(p, entries)
-    what = f"rows({rows}, {entries})"
+    for n in counts:
+        at_least(what, n)
     lo, hi = inner.lo, inner.hi
     if not (isinstance(lo, Load) and uses(lo, outer.var) and isinstance(hi, Load)):
-        raise illegal(
-            what, f"the bounds of {entries} are not read from a pointer array by {rows}", ir=inner
-        )
+        why = f"the bounds of {entries} are not read from a pointer array by {rows}"
+        raise illegal(what, why, ir=inner)
+    if outer.lo != const(0) or outer.kind not in ("serial", "grid"):
+        raise illegal(what, f"{rows} is not a serial loop from 0", ir=outer)
+    if inner.kind != "serial" or sum(s is inner for s in within(outer.body)) != 1:
+        raise illegal(what, f"{entries} is not a serial loop inside {rows}", ir=outer)
+    if carried(outer) or in_order(outer):
+        why = in_order(outer) or f"it carries the reduction {carried(outer)}"
+        raise illegal(what, f"rows do not stand alone: {why}", ir=outer)
+    if _reads_alone(outer, inner):
+        why = f"{_reads_alone(outer, inner)} is read by {rows} outside of {entries}"
+        raise illegal(what, why, f"read it inside {entries}, or where it is stored", ir=outer)
     dtype = lo.buffer.dtype
-    return _Rows(
-        outer, inner, Var("r", "i32"), Var(f"{rows}_start", dtype), Var(f"{rows}_stop", dtype)
-    )
+    names = (fresh(p, n) for n in ("r", f"{rows}_start", f"{rows}_stop"))
+    return _Rows(outer, inner, *map(Var, names, ("i32", dtype, dtype)))
+
+
+def _reads_alone(rows: Loop, entries: Loop) -> str:
+    """A buffer that is read at an empty lane, where neither the entries' guard nor the stores' is in force."""
+    lets = (s for s in within(rows.body) if isinstance(s, stmt.Let))
+    inside = {id(s) for s in within(entries.body)}
+    for s in lets:
+        for n in walk(s.value):
+            if id(s) not in inside and isinstance(n, Load | Lookup):
+                if rows.var in flat.made_of(rows.body, n):
+                    return n.buffer.name
+    return ""
 
 
 def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid i_o: lane r in lanes: serial t in 0:longest: where p < stop"""
-    m = _match(p, rows, entries)
+    what = f"pad({rows}, {entries}, {lanes}, {unroll})"
+    m = _match(p, what, rows, entries, (lanes, unroll))
+    unused(p, what, f"{rows}_o")
     i, i_o = m.rows.var, Var(f"{rows}_o")
-    longest = Var("longest", m.start.dtype)
+    longest = Var(fresh(p, "longest"), m.start.dtype)
     zero = Const(0, m.start.dtype)
     live = i < m.rows.hi
-    body = splice(m.rows.body, _entries(m, longest, const(1), unroll))
+    body = splice(m.rows.body, _entries(p, m, longest, const(1), unroll))
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
@@ -69,7 +103,14 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
         lane = Loop(m.r, const(0), const(lanes), "lane", inside)
         return [Loop(i_o, const(0), (loop.hi + (lanes - 1)) // lanes, "grid", (lane,))]
 
-    return edit(p, rows, rule)
+    return _even(what, edit(p, rows, rule))
+
+
+def _even(what: str, made: flat.Program) -> flat.Program:
+    why = uneven(made) or republished(made)
+    if why:
+        raise illegal(what, why, "choose other rows, or another kind for the other loops", ir=made)
+    return made
 
 
 def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, ...]:
@@ -77,7 +118,7 @@ def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, .
 
 
 def _entries(
-    m: _Rows, trip: Expr, step: Expr, unroll: int
+    p: flat.Program, m: _Rows, trip: Expr, step: Expr, unroll: int
 ) -> Callable[[stmt.Stmt], list[stmt.Stmt] | None]:
     """The loop over entries as `serial t in 0:trip: p = start + t * step, where p < stop`.
 
@@ -87,12 +128,11 @@ def _entries(
     def rule(s: stmt.Stmt) -> list[stmt.Stmt] | None:
         if s is not m.entries:
             return None
-        t = Var("t", "i32")
+        t, t_o, q = (Var(fresh(p, n), "i32") for n in ("t", "t_o", "q"))
         at = stmt.Let(m.entries.var, m.start + t * step)
         guard = stmt.Guard(m.entries.var < m.stop, m.entries.body)
         if unroll == 1:
             return [Loop(t, const(0), trip, "serial", (at, guard))]
-        t_o, q = Var("t_o", "i32"), Var("q", "i32")
         copies = Loop(
             q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), at, guard)
         )
@@ -105,19 +145,25 @@ def work_list(
     p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid u in units: lane r in lanes: serial t in 0:unit.trip"""
-    m = _match(p, rows, entries)
+    what = f"work_list({rows}, {entries}, {lanes}, {unroll})"
+    m = _match(p, what, rows, entries, (lanes, unroll))
+    unused(p, what, "units", "segs", "n_units")
+    for s in within(m.rows.body):
+        if isinstance(s, stmt.Fold) and not s.monoid.joins:
+            raise illegal(what, f"{s.monoid.name} has no lane form", "pad the rows", ir=s)
     n_units = Var("n_units", "i32")
     dtype = m.start.dtype
     units = Buffer("units", dtype, (n_units, const(len(UNIT))), "plan")
     segs = Buffer("segs", dtype, (n_units, const(len(SEGMENT)), const(lanes)), "plan")
-    made = edit(p, rows, lambda loop: [_unit_loop(m, units, segs, n_units, lanes, unroll)])
+    made = edit(p, rows, lambda loop: [_unit_loop(p, m, units, segs, n_units, lanes, unroll)])
+    _even(what, made)
     return replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units))
 
 
 def _unit_loop(
-    m: _Rows, units: Buffer, segs: Buffer, n_units: Var, lanes: int, unroll: int
+    p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, n_units: Var, lanes: int, unroll: int
 ) -> Loop:
-    u = Var("u")
+    u = Var(fresh(p, "u"))
     field = {n: Var(f"unit_{n}", units.dtype) for n in UNIT}
     wide, live = Var("wide", "b1"), Var("live", "b1")
     step, first = Var("step", segs.dtype), u * (len(SEGMENT) * lanes)
@@ -134,7 +180,7 @@ def _unit_loop(
         for n, v in enumerate((i, m.start, m.stop))
     ]
     inside.append(stmt.Let(live, zero <= i))
-    body = splice(m.rows.body, _entries(m, field["trip"], step, unroll))
+    body = splice(m.rows.body, _entries(p, m, field["trip"], step, unroll))
     body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
     return Loop(u, const(0), n_units, "grid", (*head, lane))
