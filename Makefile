@@ -2,6 +2,7 @@
 # make demo    what tilewright does, in a minute
 # make test    the tests; no GPU needed (TILEWRIGHT_TEST_GPU=1 runs those that want one)
 # make fuzz    random programs, formats and inputs against a judge of its own (ARGS="--count 5000 --seed 1")
+#              random schedules of known programs: ARGS="--schedules --count 2000"
 # make mutants planted compiler bugs: each must be caught
 # make check   format, lint, types, house rules
 # PYTHON=python3.12 chooses the interpreter; ARGS="-k spmm" goes to pytest or to the demo.

@@ -2,6 +2,7 @@
 
     python -m fuzz.run --count 5000 --seed 0            # 5,000 draws, ten for each program
     python -m fuzz.run --seed 0 --only 17.3             # one of them, with its words
+    python -m fuzz.run --schedules --count 2000         # schedules of programs that are known
 
 Workers are processes of their own, so that a crash is a finding too: it names the draw that it began.
 """
@@ -30,6 +31,10 @@ def main() -> int:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     if given.worker:
         return work(given)
+    if given.schedules:
+        from fuzz.schedules import main as schedules
+
+        return schedules(given.count, given.seed, given.triton, given.only)
     if given.only:
         return one(given)
     if given.mutants:
@@ -54,6 +59,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--jobs", type=int, default=2)
     made.add_argument("--triton", type=float, default=SHARE, help="share of Triton's interpreter")
     made.add_argument("--only", help="PROGRAM.DRAW: one draw, with its words")
+    made.add_argument("--schedules", action="store_true", help="random schedules of real programs")
     made.add_argument("--mutants", action="store_true", help="planted bugs: each must be caught")
     made.add_argument("--worker", help=argparse.SUPPRESS)
     return made.parse_args()

@@ -65,6 +65,14 @@ def emit_c(p: flat.Program, chunk: int = 64) -> str:
         expected = "a schedule that C can follow"
         got, cure = "C has no word for it", "leave it out"
         raise error("illegal", name="stream", got=got, expected=expected, cure=cure)
+    if p.order or p.swizzle:
+        raise error(
+            "illegal",
+            name="order" if p.order else "swizzle",
+            got="threads take the loops of the grid as they stand",
+            expected="a schedule for the CPU",
+            cure="reorder the loops",
+        )
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
     search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
@@ -94,9 +102,10 @@ class _Printer:
                 return self.block(body, (*lanes, v), guards)
             case Loop(_, _, _, "grid", _) if not self.parallel:
                 return self.grid(s, lanes, guards)
-            case Loop(v, lo, hi, _, body):
+            case Loop(v, lo, hi, kind, body):
                 head = self.head(v, lo, hi)
-                return [f"{head} {{", *_in(self.block(body, lanes, guards)), "}"]
+                hint = [f"#pragma GCC unroll {hi}"] if kind == "unroll" else []
+                return [*hint, f"{head} {{", *_in(self.block(body, lanes, guards)), "}"]
             case stmt.Let(v, e):
                 return self.let(v, self.full(e), guards)
             case stmt.Guard(c, body):
@@ -231,11 +240,11 @@ class _Printer:
             first = [f"const {TYPES[state[n].dtype]} {new[n]} = {self.expr(made[n])};" for n in new]
             then = [f"{self.name(state[n])} = {new[n]};" for n in new]
             if ls:
-                lines += self.over(ls, first + then, guards)
+                lines += self.over(ls, first + then, guards, folded)
             else:
                 lines += first
                 held += then
-        return self.over(folded, lines + held, ())
+        return self.over(folded, lines + held, guards)
 
     def once(self, made: Sequence[Expr]) -> tuple[list[str], list[Expr]]:
         """Function calls that depend on no lane, computed once in front of the lanes."""
@@ -272,15 +281,25 @@ class _Printer:
         held = set(lanes)
         return tuple(v for v in self.extents if v in held)
 
-    def over(self, lanes: Sequence[Var], lines: list[str], guards: tuple[Expr, ...]) -> list[str]:
-        """The lines inside loops over lanes, under the guards that concern them: shorter loops, where that says it."""
-        inside = {*lanes}
+    def over(
+        self,
+        lanes: Sequence[Var],
+        lines: list[str],
+        guards: tuple[Expr, ...],
+        around: Sequence[Var] = (),
+    ) -> list[str]:
+        """The lines inside loops over lanes, under the guards that concern them: shorter loops, where that says it.
+
+        Lanes around are open already, and guards that concern only them are in force.
+        """
+        inside = {*lanes, *around}
         ends = {v: str(self.extents[v]) for v in lanes}
         conds = []
         for g in guards:
-            if lanes_of(g, self.table) <= inside:
+            mine = lanes_of(g, self.table)
+            if mine <= inside and not (around and mine <= {*around}):
                 v, end = self.shorter(g)
-                if v is None:
+                if v is None or v not in ends:
                     conds.append(g)
                 else:
                     ends[v] = f"({ends[v]} < {end} ? {ends[v]} : {end})"

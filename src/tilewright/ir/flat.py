@@ -25,9 +25,11 @@ Its text (all forms: ir/text/stmt.py):
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.ir.expr import Buffer, Expr, Var
-from tilewright.ir.node import Node, node
-from tilewright.ir.stmt import Stmt
+from tilewright.ir.node import Node, node, walk
+from tilewright.ir.stmt import Let, Stmt
 
 
 @node
@@ -54,3 +56,15 @@ class Program(Node):
     order: tuple[str, ...] = ()
     swizzle: int = 0
     streams: tuple[str, ...] = ()
+
+
+def made_of(body: Any, *exprs: Expr) -> set[Var]:
+    """Every variable that expressions are made of, be it through lets."""
+    lets = {s.var: s.value for s in walk(body) if isinstance(s, Let)}
+    todo, seen = list(exprs), set[Var]()
+    while todo:
+        for v in walk(todo.pop()):
+            if isinstance(v, Var) and v not in seen:
+                seen.add(v)
+                todo += [lets[v]] if v in lets else []
+    return seen

@@ -18,6 +18,7 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     LaneReduce,
+    Load,
     Var,
     cast,
     const,
@@ -26,6 +27,7 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.flat import Loop
+from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
 from tilewright.ir.node import transform, walk
 from tilewright.lowering.hoist import hoist
@@ -53,6 +55,10 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     sizes = tuple(v for v in (*p.sizes, N_SLOTS) if v in read)
     types = tuple(lower.t.types.items())
     return tile.Program(p.name, buffers, sizes, p.scalars, dims, types, lower.total, body)
+
+
+def reads(e: Expr) -> bool:
+    return any(isinstance(n, Load | Lookup) for n in walk(e))
 
 
 def pow2(n: int) -> int:
@@ -104,6 +110,9 @@ class _Lower:
         rank = {n: k for k, n in enumerate(self.p.order)}
         self.grids = sorted(found, key=lambda g: rank.get(g.var.name, len(rank)))
         for g in self.grids:
+            if not all(v in self.p.sizes for v in walk(g.hi) if isinstance(v, Var)) or reads(g.hi):
+                why = f"its extent {g.hi} is not known before the launch"
+                raise refuse(f"grid loop {g.var.name}", why, "keep it serial", g)
             self.total = self.total * g.hi
         pid = self.t.emit("pid", "i32", tile.ProgramId(), ()).e
         if self.p.swizzle and len(self.grids) >= 2:
@@ -346,8 +355,9 @@ class _Lower:
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""
         tiles, which = const(1), const(0)
+        across = flat.made_of(self.p.body, s.slot, s.nth)
         for g in self.grids:
-            if g.var.name != "u":
+            if g.var not in across:
                 which, tiles = which * g.hi + g.var, tiles * g.hi
         done = self.workspace("done", "i32", N_SLOTS * tiles, "counter")
         works = [

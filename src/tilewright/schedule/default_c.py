@@ -13,7 +13,7 @@ from __future__ import annotations
 from tilewright.ir import flat
 from tilewright.ir.expr import Const
 from tilewright.schedule.edit import loops
-from tilewright.schedule.loop import carried
+from tilewright.schedule.legal import carried
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of

@@ -108,10 +108,11 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     listed = setting.get("listed") and all(f.monoid.joins for f in entries.folds)
     spread = "work_list" if listed else "pad"
     lanes, unroll = setting.get("rows", 8), setting.get("unroll", 1)
+    others = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     s = s.then(spread, rows.var.name, entries.name, lanes, unroll)
-    grids = [x.var.name for x in loops(s.program) if x.kind == "grid"]
-    first = "u" if listed else f"{rows.var.name}_o"
-    others = [g for g in grids if g != first]
+    (first,) = (
+        x.var.name for x in loops(s.program) if x.kind == "grid" and x.var.name not in others
+    )
     grids = [*others, first] if setting.get("outer") else [first, *others]
     s = s.then("order", *grids)
     return s.then("stream", *_read_once(entries)) if setting.get("stream") else s

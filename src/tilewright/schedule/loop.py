@@ -1,7 +1,9 @@
-"""Primitives that reshape loops: split, kind, lane, reorder, rfactor, order, swizzle.
+"""Primitives that reshape loops: split, fuse, unroll, kind, lane, reorder, order, swizzle, persistent.
 
-Each is pure (`program -> program`), legal or a ScheduleError with the reason. Loops are named by their
-variable.
+In: a stage III program, the names of loops (their variables), small integers. Out: a program that means the
+same. Each is pure, and legal or a ScheduleError with the reason.
+
+    split(p, "f", 32)      for f in 0:n  ->  for f_o in 0:ceil(n / 32), for f_i in 0:32
 """
 
 from __future__ import annotations
@@ -9,10 +11,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Const, Expr, Var, const
+from tilewright.ir.expr import Bin, Const, Expr, Var, const, minimum
 from tilewright.ir.flat import Loop
-from tilewright.ir.node import walk
-from tilewright.schedule.edit import edit, find, illegal, loops, splice, uses
+from tilewright.schedule.edit import edit, find, illegal, loops, uses
+from tilewright.schedule.legal import (
+    at_least,
+    bound_lane,
+    carried,
+    in_order,
+    republished,
+    rereads,
+    uneven,
+    unused,
+    within,
+)
 
 KINDS = ("grid", "lane", "serial", "unroll")
 
@@ -31,10 +43,16 @@ def divides(p: flat.Program, extent: Expr, factor: int) -> bool:
 
 def split(p: flat.Program, name: str, factor: int) -> flat.Program:
     """for v in lo:hi -> for v_o in 0:ceil((hi - lo) / factor), for v_i in 0:factor, v = lo + v_o * factor + v_i"""
+    what = f"split({name}, {factor})"
+    at_least(what, factor)
+    if find(p, name).kind == "lane":
+        cure = "split before making it a lane"
+        raise illegal(what, "it is a lane already", cure, ir=find(p, name))
+    unused(p, what, f"{name}_o", f"{name}_i")
+    outer, inner = Var(f"{name}_o"), Var(f"{name}_i", "i32")
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         extent = loop.hi - loop.lo
-        outer, inner = Var(f"{name}_o"), Var(f"{name}_i", "i32")
         body: tuple[stmt.Stmt, ...] = loop.body
         if not divides(p, extent, factor):
             body = (stmt.Guard(loop.var < loop.hi, body),)
@@ -43,144 +61,136 @@ def split(p: flat.Program, name: str, factor: int) -> flat.Program:
         count = (extent + (factor - 1)) // factor
         return [Loop(outer, const(0), count, loop.kind, (nest,))]
 
-    if find(p, name).kind == "lane":
-        raise illegal(
-            f"split({name})",
-            "it is a lane already",
-            "split before making it a lane",
-            ir=find(p, name),
-        )
     return edit(p, name, rule)
+
+
+def fuse(p: flat.Program, outer: str, inner: str) -> flat.Program:
+    """for a in 0:n: lets, for b in 0:m: body -> for a_b in 0:n * m, a = a_b // m, b = a_b % m: lets, body"""
+    what = f"fuse({outer}, {inner})"
+    unused(p, what, f"{outer}_{inner}")
+    first, b = find(p, outer), find(p, inner)
+    made = Var(f"{outer}_{inner}", "i32" if first.kind == "lane" else "i64")
+
+    def rule(a: Loop) -> list[stmt.Stmt]:
+        body = _between(what, a, a.body, b)
+        if uses(b.hi, a.var):
+            raise illegal(what, f"the bounds of {inner} depend on {outer}", ir=a)
+        if a.lo != const(0) or b.lo != const(0):
+            raise illegal(what, "a loop does not start at 0", "split it first", ir=a)
+        if a.kind != b.kind:
+            raise illegal(what, f"they are {a.kind} and {b.kind}", "fuse loops of one kind", ir=a)
+        if why := a.kind == "lane" and (bound_lane(p, a.var) or bound_lane(p, b.var)):
+            raise illegal(what, why, "fuse before", ir=a)
+        if any(isinstance(s, stmt.Publish) for s in within(a.body)):
+            raise illegal(what, "pieces of rows are published in it", "fuse before", ir=a)
+        parts = (stmt.Let(a.var, made // b.hi), stmt.Let(b.var, made % b.hi))
+        return [Loop(made, const(0), a.hi * b.hi, a.kind, (*parts, *body))]
+
+    kept = tuple(n for n in p.order if n not in (outer, inner))
+    return replace(edit(p, outer, rule), order=kept)
+
+
+def _between(what: str, a: Loop, body: tuple[stmt.Stmt, ...], b: Loop) -> tuple[stmt.Stmt, ...]:
+    """A block with the loop b replaced by its body; only lets and guards may stand around it."""
+    *before, last = body
+    if all(isinstance(s, stmt.Let) for s in before):
+        if last is b:
+            return (*before, *b.body)
+        if isinstance(last, stmt.Guard):
+            return (*before, replace(last, body=_between(what, a, last.body, b)))
+    raise illegal(what, f"{b.var.name} is not alone inside {a.var.name}", ir=a)
+
+
+def unroll(p: flat.Program, name: str, factor: int) -> flat.Program:
+    """for v in lo:hi -> for v_o in 0:ceil((hi - lo) / factor), unroll v_i in 0:factor"""
+    loop = find(p, name)
+    if loop.kind not in ("serial", "unroll"):
+        raise illegal(f"unroll({name}, {factor})", f"it is a {loop.kind} loop", ir=loop)
+    if loop.lo == const(0) and isinstance(loop.hi, Const) and loop.hi.value == factor:
+        return kind(p, name, "unroll")
+    return kind(split(p, name, factor), f"{name}_i", "unroll")
 
 
 def kind(p: flat.Program, name: str, to: str) -> flat.Program:
     """serial v -> grid v (or unroll v, lane v)"""
-    loop = find(p, name)
+    what, loop = f"kind({name}, {to})", find(p, name)
     if to not in KINDS:
-        raise illegal(
-            f"kind({name}, {to})",
-            "there is no such kind",
-            f"use {', '.join(KINDS[:-1])} or {KINDS[-1]}",
-        )
-    if to == "lane" and not isinstance(loop.hi, Const):
-        raise illegal(
-            f"kind({name}, lane)", f"its extent {loop.hi} is not a constant", "split it", ir=loop
-        )
-    if to == "unroll" and not (isinstance(loop.hi, Const) and isinstance(loop.lo, Const)):
-        raise illegal(f"kind({name}, unroll)", "its extent is not a constant", "split it", ir=loop)
+        cure = f"use {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise illegal(what, "there is no such kind", cure)
+    if to in ("lane", "unroll") and not isinstance(loop.hi, Const):
+        raise illegal(what, f"its extent {loop.hi} is not a constant", "split it", ir=loop)
     if to != "serial" and loop.lo != const(0):
-        raise illegal(
-            f"kind({name}, {to})", f"it starts at {loop.lo}, not at 0", "split it", ir=loop
-        )
-    if to == "grid" and any(isinstance(s, stmt.Append) for s in _all(loop.body)):
-        raise illegal(f"kind({name}, grid)", "it appends in order", "keep it serial", ir=loop)
-    if to == "grid" and carried(loop):
-        raise illegal(f"kind({name}, grid)", f"it carries the reduction {carried(loop)}", ir=loop)
-    return edit(p, name, lambda s: [replace(s, kind=to)])
+        raise illegal(what, f"it starts at {loop.lo}, not at 0", "split it", ir=loop)
+    if to == "grid":
+        _independent(what, loop)
+    made = edit(p, name, lambda s: [replace(s, kind=to)])
+    if to in ("serial", "unroll") and republished(made):
+        raise illegal(what, republished(made), "keep it in the grid", ir=loop)
+    return _from_to_lane(p, made, what, loop, to)
 
 
-def carried(loop: Loop) -> str:
-    """The names of reduction states that flow from one iteration of a loop to the next."""
-    inside = {v for s in _all(loop.body) if isinstance(s, stmt.Init) for v in s.state}
-    folded = [v for s in _all(loop.body) if isinstance(s, stmt.Fold | stmt.Join) for v in s.state]
-    return ", ".join(v.name for v in folded if v not in inside)
+def _independent(what: str, loop: Loop) -> None:
+    if any(isinstance(s, stmt.Append) for s in within(loop.body)):
+        raise illegal(what, "it appends in order", "keep it serial", ir=loop)
+    if carried(loop):
+        raise illegal(what, f"it carries the reduction {carried(loop)}", ir=loop)
+    if rereads(loop.body):
+        raise illegal(what, rereads(loop.body), "keep it serial", ir=loop)
 
 
-def _all(body: tuple[stmt.Stmt, ...]) -> list[stmt.Stmt]:
-    from_blocks: list[stmt.Stmt] = []
-    for s in body:
-        from_blocks.append(s)
-        for f in ("body", "then", "orelse"):
-            from_blocks.extend(_all(getattr(s, f, ())))
-    return from_blocks
+def _from_to_lane(
+    p: flat.Program, made: flat.Program, what: str, loop: Loop, to: str
+) -> flat.Program:
+    """What a loop gives up when it becomes a lane, and a lane when it becomes a loop."""
+    if loop.kind == "lane" and to != "lane" and bound_lane(p, loop.var):
+        raise illegal(what, bound_lane(p, loop.var), ir=loop)
+    if to == "lane" and in_order(loop):
+        raise illegal(what, in_order(loop), "keep it serial", ir=loop)
+    if to == "lane" and uneven(made):
+        raise illegal(what, uneven(made), "make another loop the lane, or pad the rows", ir=loop)
+    return made
 
 
 def lane(p: flat.Program, name: str, size: int) -> flat.Program:
     """for v in 0:n (n <= size, by contract) -> lane v in 0:size, where v < n"""
+    what, loop = f"lane({name}, {size})", find(p, name)
+    at_least(what, size)
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         exact = size > 1 and divides(p, loop.hi, size)  # every size is a multiple of 1, 0 too
         body = loop.body if exact else (stmt.Guard(loop.var < loop.hi, loop.body),)
         return [Loop(loop.var, const(0), const(size), "lane", body)]
 
-    loop = find(p, name)
+    if loop.kind == "lane":
+        raise illegal(what, "it is a lane already", ir=loop)
     if loop.lo != const(0):
-        raise illegal(f"lane({name})", "it does not start at 0", ir=loop)
+        raise illegal(what, "it does not start at 0", "split it first", ir=loop)
     if isinstance(loop.hi, Const) and loop.hi.value > size:
-        raise illegal(
-            f"lane({name}, {size})", f"it has {loop.hi} iterations", "split it first", ir=loop
-        )
-    return edit(p, name, rule)
+        raise illegal(what, f"it has {loop.hi} iterations", "split it first", ir=loop)
+    return _from_to_lane(p, edit(p, name, rule), what, loop, "lane")
 
 
 def reorder(p: flat.Program, outer: str, inner: str) -> flat.Program:
     """for a: for b: body -> for b: for a: body"""
+    what = f"reorder({outer}, {inner})"
 
     def rule(a: Loop) -> list[stmt.Stmt]:
-        if len(a.body) != 1 or not isinstance(a.body[0], Loop) or a.body[0].var.name != inner:
-            raise illegal(
-                f"reorder({outer}, {inner})", f"{inner} is not alone inside {outer}", ir=a
-            )
-        b = a.body[0]
+        b = _alone(what, a, inner)
         if uses((b.lo, b.hi), a.var):
-            raise illegal(
-                f"reorder({outer}, {inner})", f"the bounds of {inner} depend on {outer}", ir=a
-            )
+            raise illegal(what, f"the bounds of {inner} depend on {outer}", ir=a)
+        if in_order(a):
+            raise illegal(what, in_order(a), ir=a)
         return [replace(b, body=(replace(a, body=b.body),))]
 
     return edit(p, outer, rule)
 
 
-def rfactor(p: flat.Program, name: str) -> flat.Program:
-    """init s; serial o: lane v: fold s  ->  lane v: init t; serial o: fold t;  init s; lane v: join s with t
-
-    The serial part accumulates lane by lane; the lanes are combined once, after the loop.
-    """
-    inner = find(p, name)
-    if inner.kind != "lane":
-        raise illegal(f"rfactor({name})", "it is not a lane", "make it a lane first", ir=inner)
-    folds = [s for s in _all(inner.body) if isinstance(s, stmt.Fold)]
-    if len(folds) != 1:
-        raise illegal(f"rfactor({name})", "its body does not hold exactly one fold", ir=inner)
-    fold = folds[0]
-    if not fold.monoid.joins:
-        raise illegal(f"rfactor({name})", f"{fold.monoid.name} has no lane form", ir=inner)
-    parts = tuple(Var(f"{v.name}_part", v.dtype) for v in fold.state)
-
-    def inside(s: stmt.Stmt) -> list[stmt.Stmt] | None:
-        return [replace(s, state=parts)] if s is fold else None
-
-    outer = next(
-        loop
-        for loop in loops(p)
-        if any(m is inner for m in _all((loop,)))
-        and fold.state[0].name in carried(loop).split(", ")
-    )
-
-    holds = [n for n in walk(p.body) if outer in getattr(n, "body", ())]
-    held = [*p.body, *(s for n in holds for s in n.body)]
-    near = any(isinstance(s, stmt.Init) and s.state == fold.state for s in held)
-
-    def place(body: tuple[stmt.Stmt, ...]) -> tuple[stmt.Stmt, ...]:
-        """Hoist the lane around the outermost loop of the reduction, in the block that holds it.
-
-        The state begins after the loop, unless it begins outside of that block (the loop is under a guard).
-        """
-
-        def swap(s: stmt.Stmt) -> list[stmt.Stmt] | None:
-            if near and isinstance(s, stmt.Init) and s.state == fold.state:
-                return []
-            if s is not outer:
-                return None
-            stripped = splice((s,), lambda m: list(inner.body) if m is inner else None)
-            stripped = splice(stripped, inside)
-            around = replace(inner, body=(stmt.Init(parts, fold.monoid), *stripped))
-            again = replace(inner, body=(stmt.Join(fold.state, fold.monoid, parts),))
-            return [around, stmt.Init(fold.state, fold.monoid), again] if near else [around, again]
-
-        return splice(body, swap)
-
-    return replace(p, body=place(p.body))
+def _alone(what: str, a: Loop, inner: str) -> Loop:
+    """The loop that stands alone inside another."""
+    b = a.body[0]
+    if len(a.body) != 1 or not isinstance(b, Loop) or b.var.name != inner:
+        raise illegal(what, f"{inner} is not alone inside {a.var.name}", ir=a)
+    return b
 
 
 def order(p: flat.Program, *names: str) -> flat.Program:
@@ -188,9 +198,36 @@ def order(p: flat.Program, *names: str) -> flat.Program:
     for n in names:
         if find(p, n).kind != "grid":
             raise illegal(f"order({n})", "it is not a grid loop")
-    return replace(p, order=names)
+    return replace(p, order=tuple(dict.fromkeys(names)))
 
 
 def swizzle(p: flat.Program, group: int) -> flat.Program:
     """Walk the last two grid dimensions in groups of rows, for reuse in the second-level cache."""
+    at_least(f"swizzle({group})", group)
+    if sum(x.kind == "grid" for x in loops(p)) < 2:
+        raise illegal(
+            f"swizzle({group})", "the grid has no two dimensions", "make another grid loop"
+        )
     return replace(p, swizzle=group)
+
+
+def persistent(p: flat.Program, name: str, programs: int) -> flat.Program:
+    """grid v in 0:n -> grid v_p in 0:programs: serial v_t in 0:ceil((n - v_p) / programs), v = v_p + v_t * programs"""
+    what, loop = f"persistent({name}, {programs})", find(p, name)
+    at_least(what, programs)
+    unused(p, what, f"{name}_p", f"{name}_t")
+    if loop.kind != "grid":
+        raise illegal(what, "it is not a grid loop", f"kind({name}, grid) first", ir=loop)
+    first, turn = Var(f"{name}_p"), Var(f"{name}_t")
+
+    def rule(loop: Loop) -> list[stmt.Stmt]:
+        count = (loop.hi - first + (programs - 1)) // programs
+        at = stmt.Let(loop.var, first + turn * programs)
+        turns = Loop(turn, const(0), count, "serial", (at, *loop.body))
+        return [Loop(first, const(0), minimum(loop.hi, programs), "grid", (turns,))]
+
+    named = tuple(f"{name}_p" if n == name else n for n in p.order)
+    made = replace(edit(p, name, rule), order=named)
+    if republished(made):
+        raise illegal(what, republished(made), "take the loop over units", ir=loop)
+    return made

@@ -9,14 +9,18 @@ from tilewright.ir.expr import Buffer, Load, Var, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, walk
 from tilewright.schedule.edit import edit, find, illegal
+from tilewright.schedule.legal import at_least
 
 
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early"""
-    loop = find(p, name)
+    what, loop = f"prefetch({name}, {distance})", find(p, name)
+    at_least(what, distance)
+    if loop.kind == "lane":
+        raise illegal(what, "it is a lane: all of it is read at once", "fetch in a serial loop")
     gathers = _gathers(loop)
     if not gathers:
-        raise illegal(f"prefetch({name})", "nothing in it is read through an index array")
+        raise illegal(what, "nothing in it is read through an index array", ir=loop)
 
     def rule(s: Loop) -> list[stmt.Stmt]:
         ahead = select(s.var + distance < s.hi, s.var + distance, s.var)

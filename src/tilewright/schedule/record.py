@@ -18,9 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir import flat
-from tilewright.schedule import loop, memory, work
+from tilewright.schedule import loop, memory, reduce, work
 from tilewright.schedule.edit import illegal
-from tilewright.schedule.fuse import fuse
 from tilewright.support.errors import ScheduleError
 
 Word = str | int
@@ -29,8 +28,10 @@ Primitive = Callable[..., flat.Program]
 PRIMITIVES: dict[str, Primitive] = {
     fn.__name__: fn
     for fn in (
-        *(loop.split, loop.kind, loop.lane, loop.reorder, loop.rfactor, loop.order, loop.swizzle),
-        *(fuse, memory.prefetch, memory.stream, work.pad, work.work_list, work.segments),
+        *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
+        *(loop.order, loop.swizzle, loop.persistent),
+        *(reduce.rfactor, memory.prefetch, memory.stream),
+        *(work.pad, work.work_list, work.segments),
     )
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"

@@ -22,9 +22,19 @@ from dataclasses import dataclass, replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const, eq, select
 from tilewright.ir.flat import Loop
-from tilewright.ir.node import substitute
+from tilewright.ir.loops import Lookup
+from tilewright.ir.node import substitute, walk
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
-from tilewright.schedule.loop import carried
+from tilewright.schedule.legal import (
+    at_least,
+    carried,
+    fresh,
+    in_order,
+    republished,
+    uneven,
+    unused,
+    within,
+)
 
 UNIT = ("trip", "nth", "pieces", "slot")
 SEGMENT = ("row", "start", "stop")
@@ -41,28 +51,51 @@ class _Rows:
     stop: Var
 
 
-def _match(p: flat.Program, rows: str, entries: str) -> _Rows:
+def _match(p: flat.Program, what: str, rows: str, entries: str, counts: tuple[int, ...]) -> _Rows:
     outer, inner = find(p, rows), find(p, entries)
-    what = f"rows({rows}, {entries})"
+    for n in counts:
+        at_least(what, n)
     lo, hi = inner.lo, inner.hi
     if not (isinstance(lo, Load) and uses(lo, outer.var) and isinstance(hi, Load)):
-        raise illegal(
-            what, f"the bounds of {entries} are not read from a pointer array by {rows}", ir=inner
-        )
+        why = f"the bounds of {entries} are not read from a pointer array by {rows}"
+        raise illegal(what, why, ir=inner)
+    if outer.lo != const(0) or outer.kind not in ("serial", "grid"):
+        raise illegal(what, f"{rows} is not a serial loop from 0", ir=outer)
+    if inner.kind != "serial" or sum(s is inner for s in within(outer.body)) != 1:
+        raise illegal(what, f"{entries} is not a serial loop inside {rows}", ir=outer)
+    if carried(outer) or in_order(outer):
+        why = in_order(outer) or f"it carries the reduction {carried(outer)}"
+        raise illegal(what, f"rows do not stand alone: {why}", ir=outer)
+    if _reads_alone(outer, inner):
+        why = f"{_reads_alone(outer, inner)} is read by {rows} outside of {entries}"
+        raise illegal(what, why, f"read it inside {entries}, or where it is stored", ir=outer)
     dtype = lo.buffer.dtype
-    return _Rows(
-        outer, inner, Var("r", "i32"), Var(f"{rows}_start", dtype), Var(f"{rows}_stop", dtype)
-    )
+    names = (fresh(p, n) for n in ("r", f"{rows}_start", f"{rows}_stop"))
+    return _Rows(outer, inner, *map(Var, names, ("i32", dtype, dtype)))
+
+
+def _reads_alone(rows: Loop, entries: Loop) -> str:
+    """A buffer that is read at an empty lane, where neither the entries' guard nor the stores' is in force."""
+    lets = (s for s in within(rows.body) if isinstance(s, stmt.Let))
+    inside = {id(s) for s in within(entries.body)}
+    for s in lets:
+        for n in walk(s.value):
+            if id(s) not in inside and isinstance(n, Load | Lookup):
+                if rows.var in flat.made_of(rows.body, n):
+                    return n.buffer.name
+    return ""
 
 
 def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid i_o: lane r in lanes: serial t in 0:longest: where p < stop"""
-    m = _match(p, rows, entries)
+    what = f"pad({rows}, {entries}, {lanes}, {unroll})"
+    m = _match(p, what, rows, entries, (lanes, unroll))
+    unused(p, what, f"{rows}_o")
     i, i_o = m.rows.var, Var(f"{rows}_o")
-    longest = Var("longest", m.start.dtype)
+    longest = Var(fresh(p, "longest"), m.start.dtype)
     zero = Const(0, m.start.dtype)
     live = i < m.rows.hi
-    body = splice(m.rows.body, _entries(m, longest, const(1), unroll))
+    body = splice(m.rows.body, _entries(p, m, longest, const(1), unroll))
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
@@ -74,7 +107,14 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
         lane = Loop(m.r, const(0), const(lanes), "lane", inside)
         return [Loop(i_o, const(0), (loop.hi + (lanes - 1)) // lanes, "grid", (lane,))]
 
-    return edit(p, rows, rule)
+    return _even(what, edit(p, rows, rule))
+
+
+def _even(what: str, made: flat.Program) -> flat.Program:
+    why = uneven(made) or republished(made)
+    if why:
+        raise illegal(what, why, "choose other rows, or another kind for the other loops", ir=made)
+    return made
 
 
 def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, ...]:
@@ -82,7 +122,7 @@ def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, .
 
 
 def _entries(
-    m: _Rows, trip: Expr, step: Expr, unroll: int, across: int = 0
+    p: flat.Program, m: _Rows, trip: Expr, step: Expr, unroll: int, across: int = 0
 ) -> Callable[[stmt.Stmt], list[stmt.Stmt] | None]:
     """The loop over entries as `serial t in 0:trip: p = start + t * step, where p < stop`.
 
@@ -92,18 +132,16 @@ def _entries(
     def rule(s: stmt.Stmt) -> list[stmt.Stmt] | None:
         if s is not m.entries:
             return None
-        t, e = Var("t", "i32"), Var("e", "i32")
+        t, t_o, q, e = (Var(fresh(p, n), "i32") for n in ("t", "t_o", "q", "e"))
         first = m.start + t * step
-        at = stmt.Let(m.entries.var, first + e if across else first)
         body: tuple[stmt.Stmt, ...] = (
-            at,
+            stmt.Let(m.entries.var, first + e if across else first),
             stmt.Guard(m.entries.var < m.stop, m.entries.body),
         )
         if across:
             body = (Loop(e, const(0), const(across), "lane", body),)
         if unroll == 1:
             return [Loop(t, const(0), trip, "serial", body)]
-        t_o, q = Var("t_o", "i32"), Var("q", "i32")
         copies = Loop(q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), *body))
         return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
 
@@ -114,29 +152,35 @@ def work_list(
     p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid u in units: lane r in lanes: serial t in 0:unit.trip"""
-    m = _match(p, rows, entries)
-    return _listed(p, m, lanes, lambda units, segs: _unit_loop(m, units, segs, lanes, unroll))
+    what = f"work_list({rows}, {entries}, {lanes}, {unroll})"
+    m = _match(p, what, rows, entries, (lanes, unroll))
+    for s in within(m.rows.body):
+        if isinstance(s, stmt.Fold) and not s.monoid.joins:
+            raise illegal(what, f"{s.monoid.name} has no lane form", "pad the rows", ir=s)
+    return _listed(p, what, m, lanes, lambda u, s: _unit_loop(p, m, u, s, lanes, unroll))
 
 
 def segments(
     p: flat.Program, rows: str, entries: str, lanes: int, across: int, unroll: int = 1
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1] -> grid u in units: lane r in lanes: serial t in 0:unit.trip: lane e in across"""
-    m = _match(p, rows, entries)
+    what = f"segments({rows}, {entries}, {lanes}, {across}, {unroll})"
+    m = _match(p, what, rows, entries, (lanes, across, unroll))
     if carried(m.entries):
         reason = f"{entries} carries the reduction {carried(m.entries)}"
-        raise illegal(f"segments({rows}, {entries})", reason, "use work_list", ir=m.entries)
-    return _listed(p, m, lanes, lambda units, segs: _parts(m, units, segs, lanes, across, unroll))
+        raise illegal(what, reason, "use work_list", ir=m.entries)
+    return _listed(p, what, m, lanes, lambda u, s: _parts(p, m, u, s, lanes, across, unroll))
 
 
 def _listed(
-    p: flat.Program, m: _Rows, lanes: int, loop: Callable[[Buffer, Buffer], Loop]
+    p: flat.Program, what: str, m: _Rows, lanes: int, loop: Callable[[Buffer, Buffer], Loop]
 ) -> flat.Program:
     """The rows replaced by a loop over the units of a list."""
+    unused(p, what, "units", "segs", "n_units")
     n_units, dtype = Var("n_units", "i32"), m.start.dtype
     units = Buffer("units", dtype, (n_units, const(len(UNIT))), "plan")
     segs = Buffer("segs", dtype, (n_units, const(len(SEGMENT)), const(lanes)), "plan")
-    made = edit(p, m.rows.var.name, lambda _: [loop(units, segs)])
+    made = _even(what, edit(p, m.rows.var.name, lambda _: [loop(units, segs)]))
     return replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units))
 
 
@@ -149,17 +193,21 @@ def _segment(m: _Rows, segs: Buffer, u: Var, lanes: int) -> list[stmt.Stmt]:
     ]
 
 
-def _parts(m: _Rows, units: Buffer, segs: Buffer, lanes: int, across: int, unroll: int) -> Loop:
-    u, trip = Var("u"), Var("unit_trip", units.dtype)
-    body = splice(m.rows.body, _entries(m, trip, const(across), unroll, across))
+def _parts(
+    p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, lanes: int, across: int, unroll: int
+) -> Loop:
+    u, trip = Var(fresh(p, "u")), Var("unit_trip", units.dtype)
+    body = splice(m.rows.body, _entries(p, m, trip, const(across), unroll, across))
     live = stmt.Guard(Const(0, segs.dtype) <= m.rows.var, body)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*_segment(m, segs, u, lanes), live))
     head = stmt.Let(trip, Load(units, (u * len(UNIT),)))
     return Loop(u, const(0), units.shape[0], "grid", (head, lane))
 
 
-def _unit_loop(m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int) -> Loop:
-    u = Var("u")
+def _unit_loop(
+    p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int
+) -> Loop:
+    u = Var(fresh(p, "u"))
     field = {n: Var(f"unit_{n}", units.dtype) for n in UNIT}
     wide, live = Var("wide", "b1"), Var("live", "b1")
     step, first = Var("step", segs.dtype), u * (len(SEGMENT) * lanes)
@@ -172,7 +220,7 @@ def _unit_loop(m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int) -
         stmt.Let(step, select(wide, Const(lanes, segs.dtype), one)),
     ]
     inside = [*_segment(m, segs, u, lanes), stmt.Let(live, zero <= i)]
-    body = splice(m.rows.body, _entries(m, field["trip"], step, unroll))
+    body = splice(m.rows.body, _entries(p, m, field["trip"], step, unroll))
     body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
     return Loop(u, const(0), units.shape[0], "grid", (*head, lane))

@@ -24,7 +24,8 @@ from tilewright.ir.node import walk
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
-from tilewright.schedule.loop import kind, lane, order, rfactor, split, swizzle
+from tilewright.schedule.loop import kind, lane, order, split, swizzle
+from tilewright.schedule.reduce import rfactor
 from tilewright.schedule.work import pad, work_list
 
 Schedule = Callable[[flat.Program], flat.Program]

@@ -15,7 +15,8 @@ from tilewright.ir.interp import run_coord, run_flat, run_loops, run_tile
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
-from tilewright.schedule.loop import kind, rfactor, split
+from tilewright.schedule.loop import kind, split
+from tilewright.schedule.reduce import rfactor
 from tilewright.support.errors import TilewrightError
 
 ROWS = [[0, 2], [], [1, 1, 5], [3], [j % 7 for j in range(40)]]

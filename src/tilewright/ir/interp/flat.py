@@ -25,8 +25,6 @@ from tilewright.ir.interp.memory import Memory
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
 
-WORK = "u"  # the grid variable over units: pieces of one row differ in it
-
 
 def run_flat(
     program: flat.Program,
@@ -81,6 +79,8 @@ class _Run(Maker):
         self.steps: dict[int, Any] = {}
         self.joins: dict[int, stmt.Join] = {}
         self.work: dict[tuple[int, ...], Pieces] = {}
+        published = (s for s in walk(p.body) if isinstance(s, stmt.Publish))
+        self.across = {id(s): flat.made_of(p.body, s.slot, s.nth) for s in published}
         self.now: stmt.Stmt | None = None
 
     def finish(self) -> None:
@@ -255,7 +255,7 @@ class _Run(Maker):
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state; the last piece to arrive combines all of them in index order."""
         slot, nth, total = (int(self.scalar(e, "a piece")) for e in (s.slot, s.nth, s.pieces))
-        others = (int(self.env[g]) for g in self.grid if g.name != WORK)
+        others = (int(self.env[g]) for g in self.grid if g not in self.across[id(s)])
         key = (*others, slot)
         pieces = self.work.setdefault(key, Pieces(total))
         if nth in pieces.left or not 0 <= nth < total or total != pieces.total:

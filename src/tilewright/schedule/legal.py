@@ -1,0 +1,118 @@
+"""What several primitives ask before they act: reasons, or nothing.
+
+In: a stage III program or a loop of it. Out: "" where a step is legal, else the reason in a few words.
+
+    carried(loop)      ->  "acc"                                    states that flow between iterations
+    uneven(p)          ->  "the bounds of p_j differ from lane to lane"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import LaneReduce, LaneScan, Load, Var
+from tilewright.ir.flat import Loop
+from tilewright.ir.node import walk
+from tilewright.lowering.lanes import lanes_of, value_lanes
+from tilewright.schedule.edit import blocks, illegal, loops
+
+
+def within(body: tuple[stmt.Stmt, ...]) -> Iterator[stmt.Stmt]:
+    """All statements of a block, outermost first."""
+    for s in body:
+        yield s
+        for inner in blocks(s):
+            yield from within(inner)
+
+
+def folds(body: tuple[stmt.Stmt, ...]) -> list[stmt.Fold | stmt.Join]:
+    """The folds and joins into states that begin outside of a block."""
+    begun = {v for s in within(body) if isinstance(s, stmt.Init) for v in s.state}
+    found = (s for s in within(body) if isinstance(s, stmt.Fold | stmt.Join))
+    return [s for s in found if s.state[0] not in begun]
+
+
+def carried(loop: Loop) -> str:
+    """The names of reduction states that flow from one iteration of a loop to the next."""
+    return ", ".join(dict.fromkeys(v.name for s in folds(loop.body) for v in s.state))
+
+
+def in_order(loop: Loop) -> str:
+    """Why the iterations of a loop must keep their order: appends, folds without a lane form, memory read back."""
+    if any(isinstance(s, stmt.Append) for s in within(loop.body)):
+        return "it appends in order"
+    for s in folds(loop.body):
+        if not s.monoid.laned:
+            return f"{s.monoid.name} is folded in order: it has no lane form"
+    return rereads(loop.body)
+
+
+def rereads(body: tuple[stmt.Stmt, ...]) -> str:
+    """Why iterations may depend on each other through memory."""
+    written = {s.buffer for s in within(body) if isinstance(s, stmt.Store)}
+    read = {n.buffer for n in walk(body) if isinstance(n, Load)}
+    names = ", ".join(b.name for b in written & read)
+    return f"{names} is written and read in it" if names else ""
+
+
+def uneven(p: flat.Program) -> str:
+    """Why lanes of a program would need control flow of their own."""
+    table = value_lanes(p)
+    for s in within(p.body):
+        match s:
+            case Loop(v, lo, hi, kind) if kind != "lane" and lanes_of((lo, hi), table):
+                return f"the bounds of {v.name} would differ from lane to lane"
+            case stmt.If(c) if lanes_of(c, table):
+                return f"the branch on {c} would differ from lane to lane"
+            case stmt.Publish(_, _, a, b, c) if lanes_of((a, b, c), table):
+                return "pieces of a row would differ from lane to lane"
+    return ""
+
+
+def republished(p: flat.Program) -> str:
+    """Why a program would publish one piece of a row several times: a loop around it that is not over pieces."""
+    for x in loops(p):
+        for s in within(x.body):
+            if isinstance(s, stmt.Publish) and x.kind in ("serial", "unroll"):
+                if x.var not in flat.made_of(p.body, s.slot, s.nth):
+                    return (
+                        f"pieces of rows are published inside {x.var.name}, which would be serial"
+                    )
+    return ""
+
+
+def bound_lane(p: flat.Program, v: Var) -> str:
+    """Why a lane must stay one: values wait in it for another loop, or are reduced along it."""
+    if sum(x.var is v for x in loops(p)) > 1:
+        return "it is opened twice: values wait in its lanes"
+    over = [n for n in walk(p.body) if isinstance(n, LaneReduce | LaneScan)]
+    held = [ln for n in over for ln in (n.lanes if isinstance(n, LaneReduce) else (n.lane,))]
+    return "values are reduced along its lanes" if v in held else ""
+
+
+def taken(p: flat.Program) -> set[str]:
+    """Every name of a program."""
+    made = {b.name for b in p.buffers} | {v.name for v in (*p.sizes, *p.scalars)}
+    return made | {v.name for v in walk(p.body) if isinstance(v, Var)}
+
+
+def unused(p: flat.Program, what: str, *names: str) -> None:
+    """Refuse a step whose new loops have names that are taken."""
+    for name in names:
+        if name in taken(p):
+            raise illegal(what, f"the name {name} is taken", "take the other step first")
+
+
+def fresh(p: flat.Program, name: str) -> str:
+    """A name that nothing has: name, name1, name2 ..."""
+    held, n, made = taken(p), 0, name
+    while made in held:
+        n += 1
+        made = f"{name}{n}"
+    return made
+
+
+def at_least(what: str, number: int, least: int = 1) -> None:
+    if number < least:
+        raise illegal(what, f"{number} is less than {least}", f"give {least} or more")

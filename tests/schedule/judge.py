@@ -1,0 +1,104 @@
+"""A schedule judged: the scheduled program on every executor, against NumPy.
+
+    judged(case, parse_steps("split(f, 4)\\nkind(f_i, lane)"))      # ["flat", "tile", "c", "triton"]: who ran it
+
+Refused where a back end says why; a wrong result or any other exception fails. Outputs start poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from builders import Case, work_units, zeroed
+
+from tilewright import driver
+from tilewright.ir import flat, tile
+from tilewright.ir.expr import Buffer
+from tilewright.ir.interp import run_flat, run_tile
+from tilewright.ir.interp.common import evaluate
+from tilewright.lowering.flatten import lower_to_flat
+from tilewright.lowering.position import lower_to_position
+from tilewright.lowering.tiles import lower_to_tile
+from tilewright.runtime.kernel import Kernel
+from tilewright.schedule.record import Schedule, apply
+from tilewright.support.errors import TilewrightError
+
+LONG, CHUNK = 4, 6
+INTERPRETED = ("flat", "tile")
+PLACES = (*INTERPRETED, "c", "triton")
+TORCH = {"f32": torch.float32, "f64": torch.float64, "i32": torch.int32, "i64": torch.int64}
+
+
+def stage_three(case: Case) -> flat.Program:
+    return lower_to_flat(lower_to_position(case.program))
+
+
+def judged(
+    case: Case, steps: Schedule, places: Sequence[str] = PLACES, p: flat.Program | None = None
+) -> list[str]:
+    """The places that took the schedule; their results are right."""
+    p = p or stage_three(case)
+    made = apply(p, steps)
+    case = listed(case, made)
+    ran = []
+    for place in places:
+        if _right(case, made, place):
+            ran.append(place)
+    return ran
+
+
+def _right(case: Case, p: flat.Program, place: str) -> bool:
+    try:
+        got = run(case, p, place)
+    except TilewrightError:
+        assert place != "flat", "the interpreter of stage III refuses nothing"
+        return False
+    for name, want in case.want.items():
+        said = f"{name} on {place}\n{p}"
+        np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=said)
+    return True
+
+
+def run(case: Case, p: flat.Program, place: str) -> dict[str, np.ndarray]:
+    """The outputs; in the interpreters, programs run in any order."""
+    start = {*zeroed(case.program)}
+    given = (case.arrays, case.sizes, case.scalars, start)
+    if place == "flat":
+        return run_flat(p, *given, order="random")
+    if place == "tile":
+        return run_tile(lower_to_tile(p), *given, order="random")
+    kernel = driver.compile_c(p, {}) if place == "c" else driver.compile_triton(p, {}, {})
+    return launched(kernel, case, start)
+
+
+def launched(kernel: Kernel, case: Case, start: Any) -> dict[str, np.ndarray]:
+    tensors = {b.name: _tensor(b, case, start) for b in kernel.buffers}
+    sizes = [case.sizes[n] for n in kernel.sizes]
+    scalars = [case.scalars[n] for n in kernel.scalars]
+    held = list(tensors.values())
+    kernel.call(held, [t.data_ptr() for t in held], sizes, scalars)
+    assert not any(tensors[b.name].any() for b in kernel.buffers if b.role == "counter")
+    return {b.name: tensors[b.name].numpy() for b in kernel.buffers if b.role == "out"}
+
+
+def _tensor(b: Buffer, case: Case, start: Any) -> torch.Tensor:
+    if b.role not in ("out", "work", "counter"):
+        return torch.from_numpy(np.ascontiguousarray(case.arrays[b.name])).to(TORCH[b.dtype])
+    shape = [evaluate(n, case.sizes) for n in b.shape]
+    zero = b.role == "counter" or b.name in start
+    poison = float("nan") if b.dtype in ("f32", "f64") else -99
+    return torch.full(shape, 0 if zero else poison, dtype=TORCH[b.dtype])
+
+
+def listed(case: Case, p: flat.Program | tile.Program) -> Case:
+    """The case with the units that a work list asks for."""
+    segs = next((b for b in p.buffers if b.name == "segs"), None)
+    if segs is None:
+        return case
+    lanes = evaluate(segs.shape[2], {})
+    arrays: Mapping[str, np.ndarray] = case.arrays
+    pointers = next(a for n, a in arrays.items() if n.endswith("indptr"))
+    return case.having(*work_units(pointers, lanes, LONG, CHUNK))

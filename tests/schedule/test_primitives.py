@@ -1,0 +1,90 @@
+"""Each primitive on small programs: every executor that takes it agrees with NumPy; what is illegal says why."""
+
+from __future__ import annotations
+
+import pytest
+from ops.places import INTERPRETER
+from schedule.draws import case_of
+from schedule.judge import PLACES, judged
+
+from tilewright.schedule.record import Schedule, apply, parse_steps
+from tilewright.support.errors import ScheduleError
+
+ALL = frozenset(PLACES)
+TAKEN = [
+    # program, steps, executors
+    ("spmm-sum", "fuse(i, f); kind(i_f, grid)", ALL),
+    ("spmm-max", "fuse(i, f); split(i_f, 4); kind(i_f_o, grid)", ALL),
+    ("bsr", "fuse(I, ii); kind(I_ii, grid)", ALL),
+    ("rows-linear", "fuse(r, o); split(r_o, 8); kind(r_o_i, lane); kind(r_o_o, grid)", ALL),
+    ("spmm-sum", "unroll(p_j, 2); kind(i, grid); lane(f, 16)", ALL),
+    ("spmm-mean", "unroll(f, 2); unroll(p_j, 3)", ALL),
+    ("bsr", "unroll(kk, 2); kind(I, grid); kind(ii, lane)", ALL),
+    ("softmax", "unroll(p_j, 4); kind(i, grid)", ALL),
+    ("spmm-sum", "kind(i, grid); persistent(i, 2); lane(f, 16)", ALL),
+    ("spmm-sum", "kind(i, grid); persistent(i, 64)", ALL),
+    ("sddmm", "split(p_i, 4); kind(p_i_i, lane); kind(p_i_o, grid); persistent(p_i_o, 2)", ALL),
+    ("spmm-max", "fuse(i, f); kind(i_f, grid); persistent(i_f, 3)", ALL),
+    ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 2)", ALL - {"c"}),
+    ("attention", "fuse(I, ii); kind(I_ii, grid); persistent(I_ii, 2); kind(jj, lane)", ALL),
+]
+
+
+def steps_of(said: str) -> Schedule:
+    return parse_steps(said.replace("; ", "\n"))
+
+
+@INTERPRETER
+@pytest.mark.parametrize(("name", "said", "places"), TAKEN)
+def test_taken(name: str, said: str, places: frozenset[str]) -> None:
+    case, p = case_of(name)
+    assert set(judged(case, steps_of(said), p=p)) == places
+
+
+REFUSED = [
+    ("spmm-sum", "split(f, 0)", "0 is less than 1"),
+    ("spmm-sum", "split(f, 2); split(f_o, 2); split(f_o_i, 2); split(p_j, 2); split(p_j, 2)", "no such loop"),
+    ("spmm-sum", "fuse(f, p_j)", "p_j is not alone inside f"),
+    ("spmm-sum", "fuse(f, i)", "i is not alone inside f"),
+    ("spmm-sum", "kind(i, grid); fuse(i, f)", "they are grid and serial"),
+    ("sddmm", "fuse(p_i, k)", "k is not alone inside p_i"),
+    ("spmm-sum", "kind(i, grid); unroll(i, 2)", "it is a grid loop"),
+    ("spmm-sum", "unroll(p_j, 0)", "0 is less than 1"),
+    ("spmm-sum", "kind(p_j, unroll)", "is not a constant"),
+    ("spmm-sum", "persistent(i, 2)", "it is not a grid loop"),
+    ("spmm-sum", "kind(i, grid); persistent(i, 0)", "0 is less than 1"),
+    ("spmm-sum", "lane(i, 16)", "the bounds of p_j would differ from lane to lane"),
+    ("spmm-sum", "kind(i, grid); kind(p_j, grid)", "it starts at a_indptr[i]"),
+    ("spmm-sum", "split(p_j, 2); kind(p_j_o, grid)", "it carries the reduction acc"),
+    ("spmm-sum", "swizzle(4)", "no two dimensions"),
+    ("spmm-sum", "work_list(i, p_j, 4, 1)", "published inside f, which would be serial"),
+    ("spmm-sum", "lane(f, 16); rfactor(f)", "exactly one fold"),
+    ("sddmm", "lane(k, 16); rfactor(k)", "no loop around it carries acc"),
+    ("sddmm", "lane(p_i, 16); prefetch(p_i, 2)", "it is a lane"),
+    ("spmm-sum", "pad(i, p_j, 4, 1); kind(r, serial)", "values are reduced along its lanes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said", "why"), REFUSED)
+def test_refused(name: str, said: str, why: str) -> None:
+    _, p = case_of(name)
+    with pytest.raises(ScheduleError) as caught:
+        apply(p, steps_of(said))
+    assert why in str(caught.value) and "hint: " in str(caught.value)
+
+
+def test_unrolled_loops_say_so_in_c() -> None:
+    """Honoured, not ignored: the compiler is told to copy the body out."""
+    from tilewright.codegen.c import emit_c
+
+    _, p = case_of("spmm-sum")
+    assert "#pragma GCC unroll 2" in emit_c(apply(p, steps_of("unroll(p_j, 2)")))
+
+
+def test_order_has_no_form_in_c() -> None:
+    from tilewright.codegen.c import emit_c
+
+    _, p = case_of("spmm-sum")
+    with pytest.raises(ScheduleError) as caught:
+        emit_c(apply(p, steps_of("kind(i, grid); kind(f, grid); order(f, i)")))
+    assert "threads take the loops of the grid as they stand" in str(caught.value)
