@@ -6,15 +6,20 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one, 
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
     variable reductions           serial, with gathers prefetched
+    searches with growing keys    from the place before
 """
 
 from __future__ import annotations
 
+from tilewright.analysis.merge import growing
 from tilewright.ir import flat
 from tilewright.ir.expr import Const
+from tilewright.ir.loops import Lookup
+from tilewright.ir.node import walk
 from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
 from tilewright.schedule.memory import prefetch
+from tilewright.schedule.merge import merge_all
 from tilewright.schedule.options import COptions
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
@@ -28,7 +33,7 @@ def schedule_c(p: flat.Program, options: COptions) -> flat.Program:
     p = _features(p, nest, options)
     for r in nest.reductions:
         p = _reduction(p, nest, r, options)
-    return _threads(p, nest)
+    return merge_all(_threads(p, nest))
 
 
 def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
@@ -38,7 +43,7 @@ def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
     rows = nest.rows
     if (rows is not None and last is rows[0]) or not isinstance(last.lo, Const):
         return p
-    if not nest.fits_lanes(last):
+    if not nest.fits_lanes(last) or _searches(p, nest, last):
         return p
     name = last.var.name
     if isinstance(last.hi, Const):
@@ -54,6 +59,12 @@ def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
     if len(nest.spatial) == 2:
         p = step.reorder(p, nest.spatial[0].var.name, f"{name}_o")
     return p
+
+
+def _searches(p: flat.Program, nest: Nest, s: flat.Loop) -> bool:
+    """Whether each turn of a loop searches another range: one after the other, they may be merged with another side."""
+    found = (n for n in walk(p.body) if isinstance(n, Lookup))
+    return any(nest.enters(s.var, n.lo, n.hi) for n in found)
 
 
 def feature_tile(extent: int, width: int) -> int:
@@ -81,12 +92,11 @@ def _reduction(p: flat.Program, nest: Nest, r: Reduction, options: COptions) -> 
 
 
 def _threads(p: flat.Program, nest: Nest) -> flat.Program:
-    """The outermost spatial loops, as many as stand directly inside each other."""
-    top = p.body[0] if p.body else None
+    """The outermost spatial loops, as many as stand directly inside each other; inner ones that merge stay serial."""
+    top, inner = p.body[0] if p.body else None, False
     while isinstance(top, flat.Loop) and top.kind == "serial" and not step.carried(top):
-        if isinstance(top.lo, Const):
-            p = step.kind(p, top.var.name, "grid")
-        else:
+        if not isinstance(top.lo, Const) or (inner and growing(top)):
             break
-        top = top.body[0] if len(top.body) == 1 else None
+        p = step.kind(p, top.var.name, "grid")
+        top, inner = top.body[0] if len(top.body) == 1 else None, True
     return p
