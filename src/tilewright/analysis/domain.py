@@ -82,10 +82,9 @@ def compares(p: coord.Program | loops.Program | flat.Program | tile.Program) -> 
 
 
 def _compares(n: Node) -> bool:
-    if isinstance(n, coord.Reduce | stmt.Fold) and (
-        n.monoid.name in ("max", "min") or n.monoid.reverse
-    ):
-        return True
+    if isinstance(n, coord.Reduce | stmt.Fold) and n.monoid.dtypes[0] in FLOATS:
+        if n.monoid.name in ("max", "min") or n.monoid.reverse:
+            return True
     if isinstance(n, Bin) and n.op == "==" and dtype_of(n.a) in FLOATS:
         return True
     if is_named(n) or isinstance(n, Monoid):  # a monoid's own comparisons find nothing again

@@ -360,9 +360,11 @@ class _Printer:
                 return f"({self.expr(c)} ? {self.operand(a, d)} : {self.operand(b, d)})"
             case Cast(d, a):
                 return self.cast(d, a)
-            case Lookup(b, lo, hi, key):
-                ends = ", ".join(self.expr(x) for x in (lo, hi, key))
-                return f"tw_find_{b.dtype}({b.name}, {ends})"
+            case Lookup(b, lo, hi, key, start):
+                how, ends = (
+                    ("find", (lo, hi, key)) if start is None else ("seek", (lo, hi, key, start))
+                )
+                return f"tw_{how}_{b.dtype}({b.name}, {', '.join(map(self.expr, ends))})"
             case LaneReduce():
                 raise error(
                     "unsupported", name="a lane reduction", got=str(e), expected="a CPU schedule"

@@ -43,11 +43,11 @@ def sorted_rows(s: Structure) -> Structure:
         order = torch.sort(_keys(s)).indices
         indptr = index.pointers(rows, s.shape[0])
         perm = order.to(s.index_dtype)
-        s.plans["sorted rows"] = Structure(
-            "csr", s.shape, indptr, cols[order], perm=perm, check=False
-        )
-    made: Structure = s.plans["sorted rows"]
-    return made
+        made = Structure("csr", s.shape, indptr, cols[order], perm=perm, check=False)
+        made.plans["sorted"] = not has_duplicates(s)
+        s.plans["sorted rows"] = made
+    found: Structure = s.plans["sorted rows"]
+    return found
 
 
 def distinct(s: Structure) -> tuple[Structure, Tensor]:
@@ -58,9 +58,11 @@ def distinct(s: Structure) -> tuple[Structure, Tensor]:
         rows = torch.div(keys, across, rounding_mode="floor")
         cols = (keys - rows * across).to(s.index_dtype)
         indptr = index.pointers(rows.to(s.index_dtype), s.shape[0])
-        s.plans["distinct"] = Structure("csr", s.shape, indptr, cols, check=False), place
-    made: tuple[Structure, Tensor] = s.plans["distinct"]
-    return made
+        made = Structure("csr", s.shape, indptr, cols, check=False)
+        made.plans["sorted"] = True
+        s.plans["distinct"] = made, place
+    found: tuple[Structure, Tensor] = s.plans["distinct"]
+    return found
 
 
 def _keys(s: Structure) -> Tensor:

@@ -3,7 +3,7 @@
 program := Program(name, buffers, sizes, scalars, body)
 stmt    := For(var, lo, hi, body) | statements of ir/stmt.py
 expr    := shared expressions, loads by position (one index for each dimension of the buffer)
-         | Lookup(buffer, lo, hi, key)    position of key in a sorted range, or -1
+         | Lookup(buffer, lo, hi, key, start)   position of key in a sorted range; start: a guess (or None)
 
 Its text (all forms: ir/text/stmt.py):
 
@@ -31,12 +31,17 @@ class For(Stmt):
 
 @node
 class Lookup(Expr):
-    """The position of key in buffer[lo:hi] (sorted), or -1 when it is not there."""
+    """The position of key in buffer[lo:hi] (sorted), or -1 when it is not there.
+
+    start is where the search begins: it changes the time, not the position. A search that began somewhere says
+    more of what is not there: -1 - (the first position whose coordinate is not below key).
+    """
 
     buffer: Buffer
     lo: Expr
     hi: Expr
     key: Expr
+    start: Expr | None = None
 
     @property
     def dtype(self) -> str:

@@ -174,8 +174,8 @@ class Tiler:
             case LaneScan(op, lane, inner):
                 t = self.value(inner)
                 return Tiled(tile.Scan(op, t.e, t.lanes.index(lane)), t.lanes)
-            case Lookup(b, lo, hi, key):
-                return self.search(b, lo, hi, key)
+            case Lookup(b, lo, hi, key, start):
+                return self.search(b, lo, hi, key, start is not None)
         return self.pointwise(e)
 
     def pointwise(self, e: Expr) -> Tiled:
@@ -268,8 +268,10 @@ class Tiler:
         e = tile.Load(b, at_each, self.mask(lanes), _zero(b.dtype), once=once)
         return self.emit(stem, b.dtype, e, lanes)
 
-    def search(self, b: Buffer, lo: Expr, hi: Expr, key: Expr) -> Tiled:
-        """Binary search in every lane at once: as many halvings as the longest range needs (one more is harmless)."""
+    def search(self, b: Buffer, lo: Expr, hi: Expr, key: Expr, near: bool) -> Tiled:
+        """Binary search in every lane at once: as many halvings as the longest range needs (one more is harmless).
+
+        Lanes have no order to follow: a guess of the place is not used."""
         parts_ = [self.value(cast("i64", e)) for e in (lo, hi, key)]
         lanes = self.sort(v for t in parts_ for v in t.lanes)
         mask = self.mask(lanes)
@@ -304,7 +306,8 @@ class Tiler:
         inside = inside if mask is None else Bin("&", inside, mask)
         found = self.emit("seen", b.dtype, tile.Load(b, (left,), inside, _zero(b.dtype)), lanes).e
         hit = Bin("&", inside, Bin("==", Cast("i64", found), want))
-        return self.emit("at", "i64", Select(hit, left, const(-1)), lanes)
+        absent = Bin("-", const(-1), left) if near else const(-1)
+        return self.emit("at", "i64", Select(hit, left, absent), lanes)
 
     def spread_to(self, t: Tiled, lanes: Lanes) -> Expr:
         """A value with all of these lanes."""

@@ -8,7 +8,7 @@ work lists), then its values. The string says which are there, so that an implem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from torch import Tensor
@@ -25,7 +25,10 @@ E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
 
 @dataclass(frozen=True)
 class Arg:
-    """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure)."""
+    """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure).
+
+    ordered: the columns of every row are known to increase, so that rows can be searched.
+    """
 
     name: str
     kind: str
@@ -36,9 +39,11 @@ class Arg:
     values: bool = True
     strided: int | None = None
     arrays: tuple[str, ...] = ()
+    ordered: bool = False
 
     def text(self) -> str:
-        flags = ("v" if self.values else "-", "-" if self.strided is None else str(self.strided))
+        held = ("v" if self.values else "-") + ("o" if self.ordered else "")
+        flags = (held, "-" if self.strided is None else str(self.strided))
         kind = self.kind.replace(":", "~")
         parts = (kind, self.dtype, str(self.rank), self.index, self.block, *flags)
         return f"{self.name}={':'.join(parts)}:{','.join(self.arrays)}"
@@ -75,14 +80,23 @@ def parse(text: str) -> Arg:
         int(rank),
         index,
         block,
-        values == "v",
+        "v" in values,
         None if strided == "-" else int(strided),
         tuple(arrays.split(",")) if arrays else (),
+        "o" in values,
     )
 
 
 def program_text(template: str, args: tuple[Arg, ...]) -> str:
     return "|".join([template, *(a.text() for a in args)])
+
+
+@cache
+def in_rows(text: str, names: tuple[str, ...]) -> str:
+    """The same program with some of its arguments known to be in order."""
+    template, args = read_program(text)
+    made = (replace(a, ordered=True) if a.name in names else a for a in args)
+    return program_text(template, tuple(made))
 
 
 @cache

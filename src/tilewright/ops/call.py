@@ -20,7 +20,7 @@ from tilewright.ir.coord import Index, Stmt
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
-from tilewright.ops.args import Arg, dense_arg, program_text, read_program
+from tilewright.ops.args import Arg, dense_arg, in_rows, program_text, read_program
 from tilewright.ops.backend import backend_of
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import entry, structure_of
@@ -75,6 +75,7 @@ def prepared(
                 break
             held |= put
             text, tensors, ints = arguments(name, held)
+        text = in_rows(text, tuple(n for n in alone if held[n].structure.format == "csr"))
     return text, tensors, ints, held
 
 

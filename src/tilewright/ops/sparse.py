@@ -67,7 +67,8 @@ def as_rows(a: SparseTensor) -> SparseTensor:
 
 def unordered(a: SparseTensor) -> bool:
     """Whether a search might miss entries: general formats keep any order, and a place may have several entries."""
-    return isinstance(a.structure, Tree) or doubled(a)
+    s = a.structure
+    return isinstance(s, Tree) or (s.format == "csr" and not is_sorted(s))
 
 
 def disordered(a: SparseTensor) -> bool:
@@ -117,17 +118,12 @@ def in_order(a: SparseTensor) -> SparseTensor:
     return SparseTensor.from_coords(torch.stack(coords), summed, s.shape, format="csf")
 
 
-def doubled(a: SparseTensor) -> bool:
-    """Whether a place has several entries; not asked while compiling, where nothing can be waited for."""
-    if a.structure.format != "csr" or torch.compiler.is_compiling():
-        return False
-    return has_duplicates(a.structure)
-
-
 def without_duplicates(a: SparseTensor) -> SparseTensor:
-    """The same matrix with one entry for one place: what a search needs."""
+    """The same matrix with one entry for one place, in order: what a search needs."""
     if a.structure.format != "csr" or is_sorted(a.structure):
         return a
+    if not has_duplicates(a.structure):
+        return SparseTensor(sorted_rows(a.structure), a.values)
     s, place = distinct(a.structure)
     v = a.explicit_values()
     return SparseTensor(s, v.new_zeros((s.nnz, *v.shape[1:])).index_add(0, place, v))

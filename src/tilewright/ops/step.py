@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tilewright import driver
 from tilewright.analysis.domain import covers, drivers, leading
+from tilewright.analysis.merge import growing
 from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
@@ -31,6 +32,7 @@ from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.views import VIEWS, derive_views, is_crossed, rows_view, sorted_view, view_of
 from tilewright.runtime import build_c
+from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting, gather_registers
 from tilewright.schedule.shape import block_product, nest_of, product_of
 from tilewright.support import knobs
@@ -83,9 +85,8 @@ class Step:
         borrowers = {a.name: [b.name for b in args if b.kind == f"like:{a.name}"] for a in sparse}
         self.searched: list[str] = []
         self.views = {a.name: rows_view(a.kind) for a in sparse}
-        leads: set[str] = set()
-        if sparse:
-            leads = leading(bind(traced, {n: self.spec(self.args[n]) for n in used}).program)
+        self.used = used
+        leads = leading(self.bind_views().program) if sparse else set()
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
             if mine & leads:
@@ -95,11 +96,23 @@ class Step:
             else:
                 self.searched.append(a.name)
                 self.views[a.name] = sorted_view(a.kind)
-        self.bound: Bound = bind(traced, {n: self.spec(self.args[n]) for n in used})
+        for n in self.searched:
+            if self.args[n].ordered and not self.grows(n):
+                self.views[n] = rows_view(self.args[n].kind)
+        self.bound: Bound = self.bind_views()
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
         self.classify()
         self.sizes = self.size_function()
+
+    def bind_views(self) -> Bound:
+        return bind(self.traced, {n: self.spec(self.args[n]) for n in self.used})
+
+    def grows(self, name: str) -> bool:
+        """Whether an argument, as it is viewed now, is searched for keys that grow over a range that stays."""
+        nest = lower_to_flat(lower_to_position(self.bind_views().program))
+        found = (s.value for loop in loops(nest) for s in growing(loop))
+        return any(isinstance(e, Lookup) and e.buffer.name == f"{name}_indices" for e in found)
 
     def spec(self, a: Arg) -> Spec:
         view = self.views.get(a.name, a.kind)

@@ -6,13 +6,18 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
     variable reductions           serial, with gathers prefetched
+    searches with growing keys    from the place before
 """
 
 from __future__ import annotations
 
+from tilewright.analysis.merge import growing
 from tilewright.ir import flat
 from tilewright.ir.expr import Const
+from tilewright.ir.loops import Lookup
+from tilewright.ir.node import walk
 from tilewright.schedule.edit import loops
+from tilewright.schedule.follow import followed
 from tilewright.schedule.legal import carried
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
@@ -28,7 +33,7 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     s = _features(Scheduled(p), nest, options)
     for r in nest.reductions:
         s = _reduction(s, nest, r, options)
-    return _threads(s)
+    return _follow(_threads(s))
 
 
 def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
@@ -38,7 +43,7 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     rows = nest.rows
     if (rows is not None and last is rows[0]) or not isinstance(last.lo, Const):
         return s
-    if not nest.fits_lanes(last):
+    if not nest.fits_lanes(last) or _searches(s.program, nest, last):
         return s
     name = last.var.name
     if isinstance(last.hi, Const):
@@ -54,6 +59,12 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     if len(nest.spatial) == 2:
         s = s.then("reorder", nest.spatial[0].var.name, f"{name}_o")
     return s
+
+
+def _searches(p: flat.Program, nest: Nest, s: flat.Loop) -> bool:
+    """Whether each turn of a loop searches another range: one after the other, they may be merged with another side."""
+    found = (n for n in walk(p.body) if isinstance(n, Lookup))
+    return any(nest.enters(s.var, n.lo, n.hi) for n in found)
 
 
 def feature_tile(extent: int, width: int) -> int:
@@ -81,13 +92,18 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Sch
 
 
 def _threads(s: Scheduled) -> Scheduled:
-    """The outermost spatial loops, as many as stand directly inside each other."""
-    body = s.program.body
-    top = body[0] if body else None
+    """The outermost spatial loops, as many as stand directly inside each other; inner ones that merge stay serial."""
+    top, inner = s.program.body[0] if s.program.body else None, False
     while isinstance(top, flat.Loop) and top.kind == "serial" and not carried(top):
-        if isinstance(top.lo, Const):
-            s = s.then("kind", top.var.name, "grid")
-        else:
+        if not isinstance(top.lo, Const) or (inner and growing(top)):
             break
-        top = top.body[0] if len(top.body) == 1 else None
+        s = s.then("kind", top.var.name, "grid")
+        top, inner = top.body[0] if len(top.body) == 1 else None, True
+    return s
+
+
+def _follow(s: Scheduled) -> Scheduled:
+    """Searches in serial loops go on from the place before."""
+    for name in [x.var.name for x in loops(s.program) if followed(s.program, x)]:
+        s = s.then("follow", name)
     return s

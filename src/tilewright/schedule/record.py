@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from tilewright.ir import flat
 from tilewright.schedule import loop, memory, reduce, work
 from tilewright.schedule.edit import illegal
+from tilewright.schedule.follow import follow
 from tilewright.support.errors import ScheduleError
 
 Word = str | int
@@ -30,7 +31,7 @@ PRIMITIVES: dict[str, Primitive] = {
     for fn in (
         *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
         *(loop.order, loop.swizzle, loop.persistent),
-        *(reduce.rfactor, memory.prefetch, memory.stream),
+        *(reduce.rfactor, memory.prefetch, memory.stream, follow),
         *(work.pad, work.work_list, work.segments),
     )
 }

@@ -47,7 +47,11 @@ class Nest:
 
     def steers(self, v: Var, loop: Loop) -> bool:
         """Whether a variable decides the bounds of a loop, be it through others."""
-        todo, seen = [loop.lo, loop.hi], set[Var]()
+        return self.enters(v, loop.lo, loop.hi)
+
+    def enters(self, v: Var, *given: Expr) -> bool:
+        """Whether expressions depend on a variable, be it through others."""
+        todo, seen = list(given), set[Var]()
         while todo:
             for n in walk(todo.pop()):
                 if n is v:

@@ -249,7 +249,10 @@ FORMS = {
 @loops
 def f(at: index[i32[n]], x: f32[n, 2].strides(s, 1), y: out[f32[n]], n, s, c: scalar[f64]):
     for i in range(n):
+        near = init(max[i64])
         p = find(i + 1, at[0:n])
+        q = find(i, at[p:n], start=near)
+        near = fold(max[i64], near, max(q, -1 - q))
         with where(p >= 0):
             y[p] = f32(x[p, 1] * c)
         if p < 0:

@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, LaneScan, Load, Var, dtype_of
 from tilewright.ir.interp.common import NUMPY, REDUCE, Env, Fn, Maker, Value, convert
-from tilewright.ir.interp.loops import step_of
+from tilewright.ir.interp.loops import place_of, step_of
 from tilewright.ir.interp.memory import Memory
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
@@ -130,22 +130,21 @@ class _Run(Maker):
             case LaneScan(op, lane, a):
                 inner, d = self.make(a), dtype_of(e)
                 return lambda env: convert(self.scan(op, lane, inner(env)), d)
-            case Lookup(b, lo, hi, key):
+            case Lookup(b, lo, hi, key, start):
                 ends = [self.make(x) for x in (lo, hi, key)]
-                return lambda env: self.search(b, [self.shaped(f(env)) for f in ends])
+                near = start is not None
+                return lambda env: self.search(b, [self.shaped(f(env)) for f in ends], near)
         return super().special(e)
 
-    def search(self, b: Buffer, given: list[np.ndarray]) -> np.ndarray:
-        """The position of each key in its range, or -1; lanes that are masked out search nothing."""
+    def search(self, b: Buffer, given: list[np.ndarray], near: bool) -> np.ndarray:
+        """The position of each key in its range; lanes that are masked out search nothing."""
         lo, hi, key = np.broadcast_arrays(*given)
         live = np.broadcast_to(self.narrowed(lo.shape), lo.shape)
         made = np.full(lo.shape, -1, np.int64)
         for at in map(tuple, np.argwhere(live)):
             where = np.arange(int(lo[at]), int(hi[at]))
             held = self.memory.gather(b, where, np.full(where.shape, True), 0, str(self.now))
-            hits = np.flatnonzero(held == key[at])
-            if len(hits):
-                made[at] = where[hits[0]]
+            made[at] = place_of(int(key[at]), held, int(lo[at]), near)
         return made
 
     def load(self, e: Load, at: np.ndarray) -> Value:

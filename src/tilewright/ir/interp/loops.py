@@ -106,16 +106,23 @@ class _Run(Maker):
                 return lambda env: self.memory.data[b][
                     self.memory.at(b, [int(i(env)) for i in index], f"{e} of {self.now}")
                 ]
-            case loops.Lookup(b, lo, hi, key):
+            case loops.Lookup(b, lo, hi, key, start):
                 ends = self.make(lo), self.make(hi), self.make(key)
-                return lambda env: self.find(b, *(int(f(env)) for f in ends))
+                near = start is not None
+                return lambda env: self.find(b, near, *(int(f(env)) for f in ends))
         return super().special(e)
 
-    def find(self, b: Any, lo: int, hi: int, key: int) -> Any:
-        for p in range(lo, hi):
-            if self.memory.data[b][self.memory.at(b, [p], self.now)] == key:
-                return np.int64(p)
-        return np.int64(-1)
+    def find(self, b: Any, near: bool, lo: int, hi: int, key: int) -> Any:
+        held = [int(self.memory.data[b][self.memory.at(b, [p], self.now)]) for p in range(lo, hi)]
+        return place_of(key, np.array(held, np.int64), lo, near)
+
+
+def place_of(key: int, held: np.ndarray, lo: int, near: bool) -> np.int64:
+    """The position of a key among coordinates that begin at lo; absent: -1, or -1 - (where it would be)."""
+    hits = np.flatnonzero(held == key)
+    if len(hits):
+        return np.int64(lo + hits[0])
+    return np.int64(-1 - (lo + np.count_nonzero(held < key)) if near else -1)
 
 
 def step_of(s: stmt.Fold | stmt.Join) -> tuple[tuple[Var, ...], tuple[Expr, ...]]:

@@ -131,17 +131,20 @@ class NestReader(Reader):
         (held, (slot,)), (counter, (group,)) = self.element(into), self.element(count)
         return Append(held, counter, group, slot, self.expr(where), self.expr(value), at)
 
-
-class LoopsReader(NestReader):
-    """Stage II."""
-
-    kinds = ("range",)
-
     def special(self, n: ast.Call) -> Expr | None:
         match n:
             case ast.Call(
                 ast.Name("find"),
                 [key, ast.Subscript(b, ast.Slice(ast.expr() as lo, ast.expr() as hi))],
-            ):
-                return loops.Lookup(self.buffer(b), self.expr(lo), self.expr(hi), self.expr(key))
+                near,
+            ) if [k.arg for k in near] in ([], ["start"]):
+                return loops.Lookup(
+                    self.buffer(b), *self.many([lo, hi, key, *(k.value for k in near)])
+                )
         return None
+
+
+class LoopsReader(NestReader):
+    """Stage II."""
+
+    kinds = ("range",)

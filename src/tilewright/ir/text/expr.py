@@ -8,8 +8,9 @@ In: expressions. Out: Python expressions. What all stages share:
     sum(a, over=n)                 over a lane (or over=(n, d));  scan(sum, a, along=n)
 
 Stage I says `sum(j, a[i, j])` for a reduction over stored entries, `[1]` after it for its second result,
-and `maximum(a, b)` for the larger of two. Stage II has `find(key, a_indices[lo:hi])`. Tile form has its
-own words (`load(x + i * n + f, mask=m, fill=0.0)`, `full`, `arange`, `dot` ...), and `a[:, None]` to line up.
+and `maximum(a, b)` for the larger of two. Stages II and III have `find(key, a_indices[lo:hi])`, with
+`start=` where the search begins. Tile form has its own words (`load(x + i * n + f, mask=m, fill=0.0)`,
+`full`, `arange`, `dot` ...), and `a[:, None]` to line up.
 A monoid accumulates in f32; another dtype is written behind it: `sum[f64]`.
 """
 
@@ -147,8 +148,9 @@ class Exprs:
             case coord.Stored(access, d):
                 kind = "" if d == "f32" else f", {d}"
                 return f"stored({self.expr(access)}{kind})"
-            case loops.Lookup(b, lo, hi, key):
-                return f"find({self.expr(key)}, {b.name}[{self.expr(lo)}:{self.expr(hi)}])"
+            case loops.Lookup(b, lo, hi, key, start):
+                near = "" if start is None else f", start={self.expr(start)}"
+                return f"find({self.expr(key)}, {b.name}[{self.expr(lo)}:{self.expr(hi)}]{near})"
         return self.tile_expr(e)
 
     def tile_expr(self, e: Any) -> str:
