@@ -41,17 +41,20 @@ ROWS = [[0, 2], [], [1, 1], [4, 0, 1, 3, 2, 2, 0], [3]]
 WHOLE = (16, 32)  # no smaller than any extent: `lane` takes it on trust
 
 
-def rows_linear() -> Case:
+def rows_linear(monoid: str = "sum", depth: int = 5) -> Case:
     """y[r, o] = sum(d, x[rows[r], d] * w[o, d])"""
     x, w, y = dense("x", "id"), dense("w", "od"), dense("y", "ro", "out")
     rows = dense("rows", "r", dtype="i32")
     term = Load(x, (at(rows, "r"), index("d"))) * at(w, "od")
     p = coord.Program(
-        "linear", (x, w, rows, y), (), (Assign((at(y, "ro"),), (reduce("sum", "d", term),)),)
+        "linear", (x, w, rows, y), (), (Assign((at(y, "ro"),), (reduce(monoid, "d", term),)),)
     )
-    arrays = {"x": numbers(1, 7, 5), "w": numbers(2, 3, 5), "rows": np.array([3, 0, 6], np.int32)}
-    sizes = {"n_i": 7, "n_d": 5, "n_o": 3, "n_r": 3}
-    return Case(p, arrays, sizes, want={"y": arrays["x"][[3, 0, 6]] @ arrays["w"].T})
+    rows_ = np.array([3, 0, 6], np.int32)
+    arrays = {"x": numbers(1, 7, depth), "w": numbers(2, 3, depth), "rows": rows_}
+    sizes = {"n_i": 7, "n_d": depth, "n_o": 3, "n_r": 3}
+    terms = arrays["x"][rows_][:, None].astype(np.float64) * arrays["w"]
+    empty = {"sum": 0.0, "max": -np.inf, "min": np.inf}[monoid]
+    return Case(p, arrays, sizes, want={"y": getattr(np, monoid)(terms, axis=2, initial=empty)})
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -59,6 +62,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "softmax": lambda: spmm(ROWS, 6, 3, "softmax_sum"),
     "sddmm": lambda: sddmm(ROWS, 6, 5),
     "rows-linear": rows_linear,
+    "rows-min": lambda: rows_linear("min"),
     "bsr": lambda: block_product([[0, 1], [], [1]], (5, 4), 2, 3),
     "attention": lambda: attention([[0, 1], [], [1]], (5, 3), (2, 2), 3, 3),
 }
@@ -136,4 +140,7 @@ def loops_in(x: flat.Loop) -> list[flat.Loop]:
     return [s for s in within(x.body) if isinstance(s, flat.Loop)]
 
 
-WORDS: dict[str, tuple[str, ...]] = {"to": ("grid", "lane", "serial", "unroll")}
+WORDS: dict[str, tuple[str, ...]] = {
+    "to": ("grid", "lane", "serial", "unroll"),
+    "how": ("owned", "ordered", "atomic"),
+}

@@ -122,6 +122,10 @@ class _Printer:
                 at, v = self.full(at), self.full(v)
                 line = f"{b.name}[{self.expr(at)}] = {self.expr(v)};"
                 return self.over(self.sorted(lanes_of((at, v), self.table)), [line], guards)
+            case stmt.Atomic(op, b, (at,), v):
+                at, v = self.full(at), self.full(v)
+                lines = self.atomic(op, b, self.expr(at), self.expr(v))
+                return self.over(self.sorted(lanes_of((at, v), self.table)), lines, guards)
             case stmt.Prefetch(b, (at,)):
                 at = substitute(self.full(at), {v: Const(0, "i64") for v in self.extents})
                 return [f"__builtin_prefetch({b.name} + {self.expr(at, 6)});"]
@@ -132,6 +136,12 @@ class _Printer:
             got="it has no C form",
             expected="a schedule for the CPU",
         )
+
+    def atomic(self, op: str, b: Any, at: str, v: str) -> list[str]:
+        """OpenMP has sums; a maximum that keeps NaN is put in place when nobody came between."""
+        if op == "sum":
+            return ["#pragma omp atomic", f"{b.name}[{at}] += {v};"]
+        return [f"TW_ATOMIC(tw_{op}_{b.dtype}, {TYPES[b.dtype]}, {b.name} + ({at}), {v});"]
 
     def full(self, e: Any) -> Any:
         """Lane-wise index arithmetic is written out where it is used."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from tilewright.ir import flat, stmt, tile
 from tilewright.ir.expr import (
+    FLOATS,
     Bin,
     Buffer,
     Const,
@@ -172,6 +173,8 @@ class _Lower:
                 self.meet(state, m, other)
             case stmt.Store(b, (at,), v):
                 self.store(b, at, v)
+            case stmt.Atomic(op, b, (at,), v):
+                self.atomic(op, b, at, v)
             case stmt.Publish():
                 self.publish(s)
             case stmt.Prefetch():
@@ -344,11 +347,21 @@ class _Lower:
     # --- memory -----------------------------------------------------------------------------------
 
     def store(self, b: Buffer, at: Expr, v: Expr) -> None:
+        self.t.push(tile.Store(b, *self.placed(at, v)))
+
+    def atomic(self, op: str, b: Buffer, at: Expr, v: Expr) -> None:
+        if op != "sum" and b.dtype in FLOATS:
+            why = f"an atomic {op} of floats would pass over NaN"
+            raise refuse(f"atomic {op}", why, "split the reduction in order", b)
+        self.t.push(tile.Atomic(op, b, *self.placed(at, v)))
+
+    def placed(self, at: Expr, v: Expr) -> tuple[tuple[Expr, ...], Expr, Expr | None]:
+        """Offsets, value and mask of what is written, over the same lanes."""
         value = self.t.value(v)
         offsets, lanes = self.t.offsets(at)
         lanes = self.t.sort({*lanes, *value.lanes})
         parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
-        self.t.push(tile.Store(b, parts, self.t.broadcast(value, lanes), self.t.mask(lanes)))
+        return parts, self.t.broadcast(value, lanes), self.t.mask(lanes)
 
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""

@@ -50,7 +50,7 @@ def in_order(loop: Loop) -> str:
 
 def rereads(body: tuple[stmt.Stmt, ...]) -> str:
     """Why iterations may depend on each other through memory."""
-    written = {s.buffer for s in within(body) if isinstance(s, stmt.Store)}
+    written = {s.buffer for s in within(body) if isinstance(s, stmt.Store | stmt.Atomic)}
     read = {n.buffer for n in walk(body) if isinstance(n, Load)}
     names = ", ".join(b.name for b in written & read)
     return f"{names} is written and read in it" if names else ""

@@ -30,7 +30,7 @@ PRIMITIVES: dict[str, Primitive] = {
     for fn in (
         *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
         *(loop.order, loop.swizzle, loop.persistent),
-        *(reduce.rfactor, memory.prefetch, work.pad, work.work_list),
+        *(reduce.rfactor, reduce.split_reduction, memory.prefetch, work.pad, work.work_list),
     )
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"
