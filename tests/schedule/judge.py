@@ -70,8 +70,15 @@ def run(case: Case, p: flat.Program, place: str) -> dict[str, np.ndarray]:
         return run_flat(p, *given, order="random")
     if place == "tile":
         return run_tile(lower_to_tile(p), *given, order="random")
-    kernel = driver.compile_c(p, {}) if place == "c" else driver.compile_triton(p, {}, {})
+    kernel = _compiled(p, place)
     return launched(kernel, case, start)
+
+
+def _compiled(p: flat.Program, place: str) -> Kernel:
+    """The program as it stands: no step is added."""
+    if place == "c":
+        return driver.compile_c(p, {}, schedule=())
+    return driver.compile_triton(p, {}, {}, schedule=())
 
 
 def launched(kernel: Kernel, case: Case, start: Any) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from schedule.judge import PLACES, judged
 from tilewright import driver
 from tilewright.codegen.c import emit_c
 from tilewright.ir.parse import parse
+from tilewright.lowering.tiles import lower_to_tile
 from tilewright.schedule.record import Schedule, apply, parse_steps
 from tilewright.support.errors import ScheduleError
 
@@ -41,6 +42,29 @@ TAKEN = [
         ALL - {"c"},
     ),
     ("bsr", "kind(I, grid); kind(ii, lane); lane(f, 16); split_reduction(p_K, owned)", ALL),
+    ("two-products", "compute_at(h, k1); kind(i1, grid)", ALL),
+    ("two-products", "compute_at(h, k1); kind(i1, grid); lane(k1, 16); lane(l, 16)", ALL),
+    (
+        "two-products",
+        "compute_at(h, k1); pad(i1, p_j1, 4, 1); lane(k1, 16); lane(l, 16)",
+        ALL - {"c"},
+    ),
+    ("two-outputs", "compute_at(h, k1); kind(i, grid); kind(i1, grid)", {"flat", "c"}),
+    ("epilogue", "inline(h); kind(i, grid); lane(f, 16)", ALL),
+    ("epilogue", "compute_at(h, f1); kind(i1, grid); lane(f1, 16)", ALL),
+    ("epilogue-kept", "inline(h); kind(i, grid); lane(f, 16)", ALL),
+    ("weighted-mean", "merge(p_j, p_j1); kind(i, grid); lane(f, 16)", ALL),
+    ("weighted-mean", "merge(p_j, p_j1); unroll(p_j, 2)", ALL),
+    (
+        "rows-wide",
+        "lane(r, 16); lane(o, 16); split(d, 16); kind(d_i, lane); tensorise(d_i)",
+        ALL - {"c"},
+    ),
+    (
+        "two-products",
+        "compute_at(h, k1); pad(i1, p_j1, 16, 1); lane(k1, 16); lane(l, 16); tensorise(k1)",
+        ALL - {"c"},
+    ),
     ("attention", "fuse(I, ii); kind(I_ii, grid); persistent(I_ii, 2); kind(jj, lane)", ALL),
 ]
 
@@ -83,6 +107,20 @@ REFUSED = [
     ("rows-min", "split(o, 2); split_reduction(d, atomic)", "would hold the start of min"),
     ("sddmm", "split_reduction(k, atomic)", "not stored as it is"),
     ("sddmm", "kind(p_i, grid); split(k, 2); split_reduction(k_i, ordered)", "does not begin right before it"),
+    ("two-products", "compute_at(h, l)", "k1 is not known before the body of l"),
+    ("two-products", "compute_at(h, k)", "k does not read one element of h"),
+    ("two-products", "compute_at(q, k1)", "there is no buffer q"),
+    ("two-products", "compute_at(x, k1)", "x is not written by one statement"),
+    ("two-products", "split(i, 2); compute_at(h, k1)", "not over its dimensions alone"),
+    ("two-products", "inline(h)", "not elementwise"),
+    ("two-products", "inline(y)", "y is not read by one later statement"),
+    ("two-products", "merge(i, i1)", "i1 needs h whole"),
+    ("weighted-mean", "merge(p_j, f)", "not run over the same range"),
+    ("weighted-mean", "merge(p_j1, p_j)", "p_j does not follow p_j1 in one block"),
+    ("rows-wide", "tensorise(d)", "not a lane that a reduction folds"),
+    ("rows-wide", "lane(r, 16); lane(o, 8); lane(d, 32); tensorise(d)", "o has 8 lanes, fewer than 16"),
+    ("rows-wide", "lane(o, 16); lane(d, 32); tensorise(d)", "the result has 1 lanes, not 2"),
+    ("rows-min", "lane(r, 16); lane(o, 16); lane(d, 16); tensorise(d)", "min folds no product of tiles"),
     ("spmm-sum", "pad(i, p_j, 4, 1); kind(r, serial)", "values are reduced along its lanes"),
 ]  # fmt: skip
 
@@ -140,3 +178,17 @@ def test_atomics_parse_back(stage: str) -> None:
     steps = steps_of("split_reduction(d, atomic); lane(o, 16)")
     said = driver.compile_triton(p, {}, {}, schedule=steps).stages[stage]
     assert "atomic(sum, y" in said and str(parse(said)) == said
+
+
+def test_a_request_for_a_product_stands() -> None:
+    """Later steps may not take it back silently."""
+    _, p = case_of("rows-wide")
+    steps = (
+        "lane(r, 16); lane(o, 16); split(d, 16); kind(d_i, lane); tensorise(d_i); kind(d_i, serial)"
+    )
+    made = apply(p, steps_of(steps))
+    assert "tensor=(d_i,)" in str(made) and str(parse(str(made))) == str(made)
+    with pytest.raises(ScheduleError, match="keep it a lane"):
+        lower_to_tile(made)
+    with pytest.raises(ScheduleError, match="no matrix products"):
+        emit_c(made)

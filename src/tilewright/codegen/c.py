@@ -51,7 +51,7 @@ _LAZY = {"&": "&&", "|": "||"}
 def parameters(p: flat.Program) -> list[tuple[str, str]]:
     """(name, C type) of every parameter, in order."""
     made = [
-        (b.name, f"{'' if b.role == 'out' else 'const '}{TYPES[b.dtype]} *restrict")
+        (b.name, f"{'' if b.role in ('out', 'work') else 'const '}{TYPES[b.dtype]} *restrict")
         for b in p.buffers
     ]
     made += [(v.name, "int64_t") for v in p.sizes]
@@ -61,14 +61,14 @@ def parameters(p: flat.Program) -> list[tuple[str, str]]:
 
 def emit_c(p: flat.Program, chunk: int = 64) -> str:
     """The text of a C file with one function."""
-    if p.order or p.swizzle:
-        raise error(
-            "illegal",
-            name="order" if p.order else "swizzle",
-            got="threads take the loops of the grid as they stand",
-            expected="a schedule for the CPU",
-            cure="reorder the loops",
-        )
+    for what, asked, why, cure in (
+        ("order", p.order, "threads take the loops of the grid as they stand", "reorder the loops"),
+        ("swizzle", p.swizzle, "threads take the loops of the grid as they stand", "leave it out"),
+        ("tensorise", p.tensor, "the C compiler has no matrix products", "leave it out"),
+    ):
+        if asked:
+            expected = "a schedule for the CPU"
+            raise error("illegal", name=what, got=why, expected=expected, cure=cure)
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
     search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir import flat
-from tilewright.schedule import loop, memory, reduce, work
+from tilewright.schedule import loop, memory, reduce, together, work
 from tilewright.schedule.edit import illegal
 from tilewright.support.errors import ScheduleError
 
@@ -30,7 +30,15 @@ PRIMITIVES: dict[str, Primitive] = {
     for fn in (
         *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
         *(loop.order, loop.swizzle, loop.persistent),
-        *(reduce.rfactor, reduce.split_reduction, memory.prefetch, work.pad, work.work_list),
+        *(together.compute_at, together.inline, together.merge),
+        *(
+            reduce.rfactor,
+            reduce.split_reduction,
+            reduce.tensorise,
+            memory.prefetch,
+            work.pad,
+            work.work_list,
+        ),
     )
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"

@@ -1,4 +1,4 @@
-"""Primitives that reshape reductions: rfactor, split_reduction.
+"""Primitives that reshape reductions: rfactor, split_reduction, tensorise.
 
 In: a stage III program and the names of loops. Out: a program that folds the same entries in another order.
 
@@ -15,9 +15,18 @@ from tilewright.ir.expr import Load, Var, const, maximum
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
-from tilewright.lowering.flatten import linear
+from tilewright.lowering.tiles import lower_to_tile
 from tilewright.schedule.edit import find, illegal, loops, splice
-from tilewright.schedule.legal import carried, folds, fresh, republished, uneven, within
+from tilewright.schedule.legal import (
+    Body,
+    carried,
+    covers,
+    folds,
+    fresh,
+    republished,
+    uneven,
+    within,
+)
 
 
 def rfactor(p: flat.Program, name: str) -> flat.Program:
@@ -111,7 +120,6 @@ def split_reduction(p: flat.Program, name: str, how: str) -> flat.Program:
     return made
 
 
-Body = tuple[stmt.Stmt, ...]
 Rule = Callable[[flat.Program, str, stmt.Init, Loop, Body], Body]
 
 
@@ -175,15 +183,23 @@ def _added(p: flat.Program, what: str, init: stmt.Init, loop: Loop, after: Body)
     spare = [x.var.name for x in around if x.var not in flat.made_of(p.body, s.indices[0])]
     if spare:
         raise illegal(what, f"it is stored again for every {spare[0]}", "split it ordered", ir=loop)
-    if op != "sum" and not _whole(s, around):
+    if op != "sum" and not covers(s, around):
         why = f"elements of {s.buffer.name} that nobody stores would hold the start of {op}"
         raise illegal(what, why, "split the reduction before the other loops", ir=loop)
     made = stmt.Atomic(op, s.buffer, s.indices, s.value)
     return (Loop(loop.var, loop.lo, loop.hi, "grid", (init, *loop.body, made)),)
 
 
-def _whole(s: stmt.Store, around: list[Loop]) -> bool:
-    """Whether loops over whole dimensions, and nothing else, stand around a store."""
-    ends = [x.var for n in s.buffer.shape for x in around if x.hi == n and x.lo == const(0)]
-    alone = all(len(x.body) == 1 for x in around[:-1])
-    return alone and len(ends) == len(around) and linear(s.buffer, ends) == s.indices[0]
+def tensorise(p: flat.Program, name: str) -> flat.Program:
+    """lane m, n: lane k: fold acc: sum(a[m, k] * b[k, n])  ->  the same, as dot(a, b) and in no other way
+
+    Without it a fold becomes a matrix product where it can. With it a schedule that cannot have one is refused: by
+    the lowering to tile form, which decides shapes and dtypes, so that all lanes have to be made before.
+    """
+    what, loop = f"tensorise({name})", find(p, name)
+    if loop.kind != "lane" or not carried(loop):
+        why = "it is not a lane that a reduction folds"
+        raise illegal(what, why, "make the lanes first", ir=loop)
+    made = replace(p, tensor=(*(n for n in p.tensor if n != name), name))
+    lower_to_tile(made)
+    return made

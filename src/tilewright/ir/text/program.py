@@ -75,6 +75,8 @@ class Programs(Stmts):
             made.append(f"order={tupled(loop_names.get(n, n) for n in p.order)}")
         if p.swizzle:
             made.append(f"swizzle={p.swizzle}")
+        if p.tensor:
+            made.append(f"tensor={tupled(p.tensor)}")
         return f"@flat({', '.join(made)})" if made else "@flat"
 
     def whole(self, body: list[str]) -> list[str]:
