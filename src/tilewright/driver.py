@@ -24,7 +24,7 @@ import torch
 from tilewright.analysis.domain import compares
 from tilewright.codegen import c, triton
 from tilewright.ir import coord, flat, loops, tile
-from tilewright.ir.expr import Const, Expr, Var
+from tilewright.ir.expr import FLOATS, Const, Expr, Var
 from tilewright.ir.monoid import Monoid, fold_constants
 from tilewright.ir.node import substitute, walk
 from tilewright.ir.parse import parse
@@ -36,6 +36,7 @@ from tilewright.runtime import build_c, build_triton, kernel
 from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.default_c import schedule_c
 from tilewright.schedule.default_triton import schedule_triton
+from tilewright.schedule.edit import illegal
 from tilewright.schedule.options import COptions, Setting, TritonOptions
 from tilewright.schedule.record import Schedule, Scheduled, apply, show_steps
 from tilewright.support import knobs
@@ -103,6 +104,10 @@ def _schedule(
 ) -> flat.Program:
     """The program after the steps that are given, or after those that the target's default finds."""
     made = default() if given is None else Scheduled(apply(p, given), given)
+    floats = [b.name for b in tile.starts(made.program.body) if b.dtype in FLOATS]
+    if floats and torch.are_deterministic_algorithms_enabled():
+        why = f"{floats[0]} is added up in any order, and torch asks for deterministic algorithms"
+        raise illegal("split_reduction(atomic)", why, "split it `ordered`, or keep it `owned`")
     log.steps = made.steps
     return made.program
 
@@ -263,6 +268,7 @@ def _kernel(
     return Kernel(
         *(p.name, backend, p.buffers, names, scalars, log.stages, call, kept, log.finish()),
         schedule=log.steps,
+        starts={b.name: v for b, v in tile.starts(p.body).items()},
     )
 
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from builders import (
@@ -20,20 +21,24 @@ from builders import (
     at,
     attention,
     block_product,
+    csr,
     dense,
     index,
     numbers,
     reduce,
+    row_arrays,
     sddmm,
     spmm,
+    to_dense,
 )
 from schedule.judge import stage_three
 
 from tilewright.ir import coord, flat
 from tilewright.ir.coord import Assign
-from tilewright.ir.expr import Load
+from tilewright.ir.expr import Load, unary
+from tilewright.ir.node import walk
 from tilewright.schedule.edit import loops, uses
-from tilewright.schedule.legal import within
+from tilewright.schedule.legal import carried, within
 from tilewright.schedule.record import PRIMITIVES, Schedule, Scheduled, Word
 from tilewright.support.errors import ScheduleError
 
@@ -41,17 +46,61 @@ ROWS = [[0, 2], [], [1, 1], [4, 0, 1, 3, 2, 2, 0], [3]]
 WHOLE = (16, 32)  # no smaller than any extent: `lane` takes it on trust
 
 
-def rows_linear() -> Case:
+def rows_linear(monoid: str = "sum", depth: int = 5) -> Case:
     """y[r, o] = sum(d, x[rows[r], d] * w[o, d])"""
     x, w, y = dense("x", "id"), dense("w", "od"), dense("y", "ro", "out")
     rows = dense("rows", "r", dtype="i32")
     term = Load(x, (at(rows, "r"), index("d"))) * at(w, "od")
     p = coord.Program(
-        "linear", (x, w, rows, y), (), (Assign((at(y, "ro"),), (reduce("sum", "d", term),)),)
+        "linear", (x, w, rows, y), (), (Assign((at(y, "ro"),), (reduce(monoid, "d", term),)),)
     )
-    arrays = {"x": numbers(1, 7, 5), "w": numbers(2, 3, 5), "rows": np.array([3, 0, 6], np.int32)}
-    sizes = {"n_i": 7, "n_d": 5, "n_o": 3, "n_r": 3}
-    return Case(p, arrays, sizes, want={"y": arrays["x"][[3, 0, 6]] @ arrays["w"].T})
+    rows_ = np.array([3, 0, 6], np.int32)
+    arrays = {"x": numbers(1, 7, depth), "w": numbers(2, 3, depth), "rows": rows_}
+    sizes = {"n_i": 7, "n_d": depth, "n_o": 3, "n_r": 3}
+    terms = arrays["x"][rows_][:, None].astype(np.float64) * arrays["w"]
+    empty = {"sum": 0.0, "max": -np.inf, "min": np.inf}[monoid]
+    return Case(p, arrays, sizes, want={"y": getattr(np, monoid)(terms, axis=2, initial=empty)})
+
+
+def two_products(role: str) -> Case:
+    """h[i, k] = sum(j, a[i, j] * x[j, k]); y[i, l] = sum(k, h[i, k] * w[k, l])"""
+    a, x, w = csr("a", "ij"), dense("x", "jk"), dense("w", "kl")
+    h, y = dense("h", "ik", role), dense("y", "il", "out")
+    one = Assign((at(h, "ik"),), (reduce("sum", "j", at(a, "ij") * at(x, "jk")),))
+    two = Assign((at(y, "il"),), (reduce("sum", "k", at(h, "ik") * at(w, "kl")),))
+    p = coord.Program("both", (a, x, w, h, y), (), (one, two))
+    arrays = row_arrays("a", ROWS)
+    n = len(arrays["a_indices"])
+    arrays |= {"a": numbers(1, n), "x": numbers(2, 6, 4), "w": numbers(3, 4, 3)}
+    made = to_dense(ROWS, 6, arrays["a"]) @ arrays["x"]
+    sizes = {"n_i": len(ROWS), "n_j": 6, "n_k": 4, "n_l": 3, "a_nnz": n}
+    want = {"y": made @ arrays["w"]} | ({"h": made} if role == "out" else {})
+    return Case(p, arrays, sizes, want=want)
+
+
+def epilogue(role: str) -> Case:
+    """h[i, f] = sum(j, a[i, j] * x[j, f]); y[i, f] = relu(h[i, f]) + b[f]"""
+    case = spmm(ROWS, 6, 3)
+    a, x, _ = case.program.tensors
+    h, y, b = dense("h", "if", role), dense("y", "if", "out"), dense("b", "f")
+    one = Assign((at(h, "if"),), case.program.body[0].values)  # type: ignore[attr-defined]
+    two = Assign((at(y, "if"),), (unary("relu", at(h, "if")) + at(b, "f"),))
+    p = coord.Program("epilogue", (a, x, b, h, y), (), (one, two))
+    bias, made = numbers(5, 3), case.want["y"]
+    want = {"y": np.maximum(made, 0) + bias} | ({"h": made} if role == "out" else {})
+    return Case(p, {**case.arrays, "b": bias}, case.sizes, want=want)
+
+
+def weighted_mean() -> Case:
+    """y[i, f] = sum(j, a[i, j] * x[j, f]) / (sum(j, a[i, j]) + 1)"""
+    case = spmm(ROWS, 6, 3)
+    a, x, y = case.program.tensors
+    (total,) = case.program.body[0].values  # type: ignore[attr-defined]
+    value = total / (reduce("sum", "j", at(a, "ij") * at(a, "ij")) + 1.0)
+    p = coord.Program("mean", (a, x, y), (), (Assign((at(y, "if"),), (value,)),))
+    ends = case.arrays["a_indptr"]
+    weight = [(case.arrays["a"][s:e] ** 2).sum() + 1 for s, e in pairwise(ends)]
+    return Case(p, case.arrays, case.sizes, want={"y": case.want["y"] / np.array(weight)[:, None]})
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -59,6 +108,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "softmax": lambda: spmm(ROWS, 6, 3, "softmax_sum"),
     "sddmm": lambda: sddmm(ROWS, 6, 5),
     "rows-linear": rows_linear,
+    "rows-min": lambda: rows_linear("min"),
+    "two-products": lambda: two_products("work"),
+    "two-outputs": lambda: two_products("out"),
+    "epilogue": lambda: epilogue("work"),
+    "epilogue-kept": lambda: epilogue("out"),
+    "weighted-mean": weighted_mean,
+    "rows-wide": lambda: rows_linear(depth=17),
     "bsr": lambda: block_product([[0, 1], [], [1]], (5, 4), 2, 3),
     "attention": lambda: attention([[0, 1], [], [1]], (5, 3), (2, 2), 3, 3),
 }
@@ -109,7 +165,8 @@ def arguments(rng: random.Random, primitive: str, p: flat.Program) -> tuple[Word
         elif w.name in WORDS:
             made.append(rng.choice(WORDS[w.name]))
         elif w.name == "buffer":
-            made.append(rng.choice([b.name for b in p.buffers]))
+            written = [b.name for b in p.buffers if b.role in ("work", "out")]
+            made.append(rng.choice(written if rng.random() < 0.9 else [b.name for b in p.buffers]))
         elif w.annotation == "int":
             made.append(rng.choice(WHOLE if primitive == "lane" else (1, 2, 3, 4, 8)))
         else:
@@ -126,9 +183,17 @@ def _likely(
     return {
         "outer": alone,
         "inner": inside[:1] == [x.var.name],
+        "first": sum((x.lo, x.hi) == (o.lo, o.hi) for o in found) > 1,
+        "second": any((x.lo, x.hi) == (o.lo, o.hi) for o in found if before == [o.var.name]),
         "rows": any(isinstance(s.lo, Load) and uses(s.lo, x.var) for s in loops_in(x)),
         "entries": isinstance(x.lo, Load),
-        "name": {"persistent": x.kind == "grid", "rfactor": x.kind == "lane"}.get(primitive, True),
+        "name": {
+            "persistent": x.kind == "grid",
+            "rfactor": x.kind == "lane",
+            "tensorise": x.kind == "lane" and bool(carried(x)),
+            "split_reduction": bool(carried(x)),
+            "compute_at": any(isinstance(n, Load) and n.buffer.name == "h" for n in walk(x.body)),
+        }.get(primitive, True),
     }.get(parameter, True)
 
 
@@ -136,4 +201,7 @@ def loops_in(x: flat.Loop) -> list[flat.Loop]:
     return [s for s in within(x.body) if isinstance(s, flat.Loop)]
 
 
-WORDS: dict[str, tuple[str, ...]] = {"to": ("grid", "lane", "serial", "unroll")}
+WORDS: dict[str, tuple[str, ...]] = {
+    "to": ("grid", "lane", "serial", "unroll"),
+    "how": ("owned", "ordered", "atomic"),
+}

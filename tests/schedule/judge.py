@@ -26,7 +26,7 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.record import Schedule, apply
 from tilewright.support.errors import TilewrightError
 
-LONG, CHUNK = 4, 6
+LONG, CHUNK, SLOTS = 4, 6, 16
 INTERPRETED = ("flat", "tile")
 PLACES = (*INTERPRETED, "c", "triton")
 TORCH = {"f32": torch.float32, "f64": torch.float64, "i32": torch.int32, "i64": torch.int64}
@@ -70,12 +70,19 @@ def run(case: Case, p: flat.Program, place: str) -> dict[str, np.ndarray]:
         return run_flat(p, *given, order="random")
     if place == "tile":
         return run_tile(lower_to_tile(p), *given, order="random")
-    kernel = driver.compile_c(p, {}) if place == "c" else driver.compile_triton(p, {}, {})
+    kernel = _compiled(p, place)
     return launched(kernel, case, start)
 
 
+def _compiled(p: flat.Program, place: str) -> Kernel:
+    """The program as it stands: no step is added."""
+    if place == "c":
+        return driver.compile_c(p, {}, schedule=())
+    return driver.compile_triton(p, {}, {}, schedule=())
+
+
 def launched(kernel: Kernel, case: Case, start: Any) -> dict[str, np.ndarray]:
-    tensors = {b.name: _tensor(b, case, start) for b in kernel.buffers}
+    tensors = {b.name: _tensor(b, case, start, kernel.starts) for b in kernel.buffers}
     sizes = [case.sizes[n] for n in kernel.sizes]
     scalars = [case.scalars[n] for n in kernel.scalars]
     held = list(tensors.values())
@@ -84,17 +91,19 @@ def launched(kernel: Kernel, case: Case, start: Any) -> dict[str, np.ndarray]:
     return {b.name: tensors[b.name].numpy() for b in kernel.buffers if b.role == "out"}
 
 
-def _tensor(b: Buffer, case: Case, start: Any) -> torch.Tensor:
+def _tensor(b: Buffer, case: Case, start: Any, starts: Mapping[str, float]) -> torch.Tensor:
     if b.role not in ("out", "work", "counter"):
         return torch.from_numpy(np.ascontiguousarray(case.arrays[b.name])).to(TORCH[b.dtype])
     shape = [evaluate(n, case.sizes) for n in b.shape]
     zero = b.role == "counter" or b.name in start
     poison = float("nan") if b.dtype in ("f32", "f64") else -99
-    return torch.full(shape, 0 if zero else poison, dtype=TORCH[b.dtype])
+    begin = starts.get(b.name, 0 if zero else poison)
+    return torch.full(shape, begin, dtype=TORCH[b.dtype])
 
 
 def listed(case: Case, p: flat.Program | tile.Program) -> Case:
-    """The case with the units that a work list asks for."""
+    """The case with the units that a work list asks for, and room for published pieces."""
+    case = case.having({}, {"n_slots": SLOTS})
     segs = next((b for b in p.buffers if b.name == "segs"), None)
     if segs is None:
         return case

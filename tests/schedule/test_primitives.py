@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from ops.places import INTERPRETER
-from schedule.draws import case_of
+from schedule.draws import case_of, rows_linear
 from schedule.judge import PLACES, judged
 
+from tilewright import driver
+from tilewright.codegen.c import emit_c
+from tilewright.ir.parse import parse
+from tilewright.lowering.tiles import lower_to_tile
 from tilewright.schedule.record import Schedule, apply, parse_steps
 from tilewright.support.errors import ScheduleError
 
@@ -26,6 +31,40 @@ TAKEN = [
     ("sddmm", "split(p_i, 4); kind(p_i_i, lane); kind(p_i_o, grid); persistent(p_i_o, 2)", ALL),
     ("spmm-max", "fuse(i, f); kind(i_f, grid); persistent(i_f, 3)", ALL),
     ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 2)", ALL - {"c"}),
+    ("rows-linear", "split(d, 2); split_reduction(d_o, atomic)", ALL),
+    ("rows-linear", "split(d, 2); split_reduction(d_o, atomic); kind(r, grid); lane(o, 16)", ALL),
+    ("rows-linear", "split_reduction(d, atomic); lane(r, 16); lane(o, 16)", ALL),
+    ("rows-min", "split_reduction(d, atomic); kind(r, grid)", {"flat", "c"}),
+    ("sddmm", "kind(p_i, grid); split(k, 2); split_reduction(k_o, ordered)", ALL - {"c"}),
+    (
+        "rows-min",
+        "kind(r, grid); lane(o, 16); split(d, 2); split_reduction(d_o, ordered)",
+        ALL - {"c"},
+    ),
+    ("bsr", "kind(I, grid); kind(ii, lane); lane(f, 16); split_reduction(p_K, owned)", ALL),
+    ("two-products", "compute_at(h, k1); kind(i1, grid)", ALL),
+    ("two-products", "compute_at(h, k1); kind(i1, grid); lane(k1, 16); lane(l, 16)", ALL),
+    (
+        "two-products",
+        "compute_at(h, k1); pad(i1, p_j1, 4, 1); lane(k1, 16); lane(l, 16)",
+        ALL - {"c"},
+    ),
+    ("two-outputs", "compute_at(h, k1); kind(i, grid); kind(i1, grid)", {"flat", "c"}),
+    ("epilogue", "inline(h); kind(i, grid); lane(f, 16)", ALL),
+    ("epilogue", "compute_at(h, f1); kind(i1, grid); lane(f1, 16)", ALL),
+    ("epilogue-kept", "inline(h); kind(i, grid); lane(f, 16)", ALL),
+    ("weighted-mean", "merge(p_j, p_j1); kind(i, grid); lane(f, 16)", ALL),
+    ("weighted-mean", "merge(p_j, p_j1); unroll(p_j, 2)", ALL),
+    (
+        "rows-wide",
+        "lane(r, 16); lane(o, 16); split(d, 16); kind(d_i, lane); tensorise(d_i)",
+        ALL - {"c"},
+    ),
+    (
+        "two-products",
+        "compute_at(h, k1); pad(i1, p_j1, 16, 1); lane(k1, 16); lane(l, 16); tensorise(k1)",
+        ALL - {"c"},
+    ),
     ("attention", "fuse(I, ii); kind(I_ii, grid); persistent(I_ii, 2); kind(jj, lane)", ALL),
 ]
 
@@ -61,6 +100,27 @@ REFUSED = [
     ("spmm-sum", "lane(f, 16); rfactor(f)", "exactly one fold"),
     ("sddmm", "lane(k, 16); rfactor(k)", "no loop around it carries acc"),
     ("sddmm", "lane(p_i, 16); prefetch(p_i, 2)", "it is a lane"),
+    ("spmm-sum", "split_reduction(p_j, atomic)", "not known before the launch"),
+    ("spmm-sum", "split_reduction(f, atomic)", "not a serial loop that carries"),
+    ("rows-linear", "split_reduction(d, other)", "there is no such way"),
+    ("rows-linear", "split(d, 2); split_reduction(d_o, ordered)", "published inside r"),
+    ("rows-min", "split(o, 2); split_reduction(d, atomic)", "would hold the start of min"),
+    ("sddmm", "split_reduction(k, atomic)", "not stored as it is"),
+    ("sddmm", "kind(p_i, grid); split(k, 2); split_reduction(k_i, ordered)", "does not begin right before it"),
+    ("two-products", "compute_at(h, l)", "k1 is not known before the body of l"),
+    ("two-products", "compute_at(h, k)", "k does not read one element of h"),
+    ("two-products", "compute_at(q, k1)", "there is no buffer q"),
+    ("two-products", "compute_at(x, k1)", "x is not written by one statement"),
+    ("two-products", "split(i, 2); compute_at(h, k1)", "not over its dimensions alone"),
+    ("two-products", "inline(h)", "not elementwise"),
+    ("two-products", "inline(y)", "y is not read by one later statement"),
+    ("two-products", "merge(i, i1)", "i1 needs h whole"),
+    ("weighted-mean", "merge(p_j, f)", "not run over the same range"),
+    ("weighted-mean", "merge(p_j1, p_j)", "p_j does not follow p_j1 in one block"),
+    ("rows-wide", "tensorise(d)", "not a lane that a reduction folds"),
+    ("rows-wide", "lane(r, 16); lane(o, 8); lane(d, 32); tensorise(d)", "o has 8 lanes, fewer than 16"),
+    ("rows-wide", "lane(o, 16); lane(d, 32); tensorise(d)", "the result has 1 lanes, not 2"),
+    ("rows-min", "lane(r, 16); lane(o, 16); lane(d, 16); tensorise(d)", "min folds no product of tiles"),
     ("spmm-sum", "pad(i, p_j, 4, 1); kind(r, serial)", "values are reduced along its lanes"),
 ]  # fmt: skip
 
@@ -75,16 +135,60 @@ def test_refused(name: str, said: str, why: str) -> None:
 
 def test_unrolled_loops_say_so_in_c() -> None:
     """Honoured, not ignored: the compiler is told to copy the body out."""
-    from tilewright.codegen.c import emit_c
-
     _, p = case_of("spmm-sum")
     assert "#pragma GCC unroll 2" in emit_c(apply(p, steps_of("unroll(p_j, 2)")))
 
 
 def test_order_has_no_form_in_c() -> None:
-    from tilewright.codegen.c import emit_c
-
     _, p = case_of("spmm-sum")
     with pytest.raises(ScheduleError) as caught:
         emit_c(apply(p, steps_of("kind(i, grid); kind(f, grid); order(f, i)")))
     assert "threads take the loops of the grid as they stand" in str(caught.value)
+
+
+def test_programs_add_to_one_element() -> None:
+    """C with all threads: more additions than one could lose by luck."""
+    case = rows_linear(depth=9000)
+    assert judged(case, steps_of("split(d, 4); split_reduction(d_o, atomic)"), ("c",)) == ["c"]
+
+
+@pytest.mark.parametrize("how", ["atomic", "ordered"])
+def test_nothing_to_fold(how: str) -> None:
+    case = rows_linear(depth=0)
+    said = f"kind(r, grid); kind(o, grid); split(d, 2); split_reduction(d_o, {how})"
+    assert {"flat", "tile"} <= set(judged(case, steps_of(said)))
+
+
+def test_deterministic_mode_forbids_atomic_sums() -> None:
+    _, p = case_of("rows-linear")
+    steps = steps_of("split_reduction(d, atomic)")
+    assert driver.compile_c(p, {}, schedule=steps).starts == {"y": 0.0}
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(ScheduleError, match="in any order"):
+            driver.compile_c(p, {}, schedule=steps)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@INTERPRETER
+@pytest.mark.parametrize("stage", ["scheduled", "tile"])
+def test_atomics_parse_back(stage: str) -> None:
+    _, p = case_of("rows-linear")
+    steps = steps_of("split_reduction(d, atomic); lane(o, 16)")
+    said = driver.compile_triton(p, {}, {}, schedule=steps).stages[stage]
+    assert "atomic(sum, y" in said and str(parse(said)) == said
+
+
+def test_a_request_for_a_product_stands() -> None:
+    """Later steps may not take it back silently."""
+    _, p = case_of("rows-wide")
+    steps = (
+        "lane(r, 16); lane(o, 16); split(d, 16); kind(d_i, lane); tensorise(d_i); kind(d_i, serial)"
+    )
+    made = apply(p, steps_of(steps))
+    assert "tensor=(d_i,)" in str(made) and str(parse(str(made))) == str(made)
+    with pytest.raises(ScheduleError, match="keep it a lane"):
+        lower_to_tile(made)
+    with pytest.raises(ScheduleError, match="no matrix products"):
+        emit_c(made)

@@ -131,7 +131,7 @@ class _Count:
                 self.deps.update(dict.fromkeys(state, NONE))
             case stmt.Fold(state, m, args):
                 self.fold(state, apply(m.combine, (*state, *apply(m.lift, args))))
-            case stmt.Store(b, (at,), value):
+            case stmt.Store(b, (at,), value) | stmt.Atomic(_, b, (at,), value):
                 self.count(value)
                 self.count(at)
                 self.access(b, self.times(self.deps_of(at)), False)

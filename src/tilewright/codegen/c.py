@@ -51,7 +51,7 @@ _LAZY = {"&": "&&", "|": "||"}
 def parameters(p: flat.Program) -> list[tuple[str, str]]:
     """(name, C type) of every parameter, in order."""
     made = [
-        (b.name, f"{'' if b.role == 'out' else 'const '}{TYPES[b.dtype]} *restrict")
+        (b.name, f"{'' if b.role in ('out', 'work') else 'const '}{TYPES[b.dtype]} *restrict")
         for b in p.buffers
     ]
     made += [(v.name, "int64_t") for v in p.sizes]
@@ -61,18 +61,15 @@ def parameters(p: flat.Program) -> list[tuple[str, str]]:
 
 def emit_c(p: flat.Program, chunk: int = 64) -> str:
     """The text of a C file with one function."""
-    if p.streams:
-        expected = "a schedule that C can follow"
-        got, cure = "C has no word for it", "leave it out"
-        raise error("illegal", name="stream", got=got, expected=expected, cure=cure)
-    if p.order or p.swizzle:
-        raise error(
-            "illegal",
-            name="order" if p.order else "swizzle",
-            got="threads take the loops of the grid as they stand",
-            expected="a schedule for the CPU",
-            cure="reorder the loops",
-        )
+    for what, asked, why, cure in (
+        ("order", p.order, "threads take the loops of the grid as they stand", "reorder the loops"),
+        ("swizzle", p.swizzle, "threads take the loops of the grid as they stand", "leave it out"),
+        ("stream", p.streams, "C has no word for it", "leave it out"),
+        ("tensorise", p.tensor, "the C compiler has no matrix products", "leave it out"),
+    ):
+        if asked:
+            expected = "a schedule for the CPU"
+            raise error("illegal", name=what, got=why, expected=expected, cure=cure)
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
     search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
@@ -126,6 +123,10 @@ class _Printer:
                 at, v = self.full(at), self.full(v)
                 line = f"{b.name}[{self.expr(at)}] = {self.expr(v)};"
                 return self.over(self.sorted(lanes_of((at, v), self.table)), [line], guards)
+            case stmt.Atomic(op, b, (at,), v):
+                at, v = self.full(at), self.full(v)
+                lines = self.atomic(op, b, self.expr(at), self.expr(v))
+                return self.over(self.sorted(lanes_of((at, v), self.table)), lines, guards)
             case stmt.Prefetch(b, (at,)):
                 at = substitute(self.full(at), {v: Const(0, "i64") for v in self.extents})
                 return [f"__builtin_prefetch({b.name} + {self.expr(at, 6)});"]
@@ -136,6 +137,12 @@ class _Printer:
             got="it has no C form",
             expected="a schedule for the CPU",
         )
+
+    def atomic(self, op: str, b: Any, at: str, v: str) -> list[str]:
+        """OpenMP has sums; a maximum that keeps NaN is put in place when nobody came between."""
+        if op == "sum":
+            return ["#pragma omp atomic", f"{b.name}[{at}] += {v};"]
+        return [f"TW_ATOMIC(tw_{op}_{b.dtype}, {TYPES[b.dtype]}, {b.name} + ({at}), {v});"]
 
     def full(self, e: Any) -> Any:
         """Lane-wise index arithmetic is written out where it is used."""

@@ -45,6 +45,14 @@ MAD = """
 #define TW_MAD(a, b, c) ((a) * (b) + (c))
 #endif
 """
+ATOMIC = """
+#define TW_ATOMIC(fn, type, at, value) do { \\
+  type *tw_at = (at), tw_old, tw_new; \\
+  __atomic_load(tw_at, &tw_old, __ATOMIC_RELAXED); \\
+  do { tw_new = fn(tw_old, (value)); } while (!__atomic_compare_exchange( \\
+    tw_at, &tw_old, &tw_new, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \\
+} while (0)
+"""
 
 
 def unary(op: str, a: str, dtype: str) -> str:
@@ -67,4 +75,5 @@ def power(a: str, b: str, dtype: str) -> str:
 def prelude(text: str) -> str:
     """Headers, and the functions that a text calls."""
     called = functions(text)
-    return HEADERS + (MAD if "TW_MAD" in called else "") + called
+    macros = (MAD if "TW_MAD" in called else "") + (ATOMIC if "TW_ATOMIC" in text else "")
+    return HEADERS + macros + called

@@ -106,6 +106,10 @@ class _Printer:
             case tile.Store(b, at, v, mask, fresh, once):
                 extra = self.mask(mask) + _caching(fresh, once)
                 return [f"tl.store({self.pointer(b, at)}, {self.expr(v)}{extra})"]
+            case tile.Atomic(op, b, at, v, mask):
+                fn = {"sum": "add"}.get(op, op)
+                where = f"{self.pointer(b, at)}, {self.expr(v)}{self.mask(mask)}"
+                return [f'tl.atomic_{fn}({where}, sem="relaxed")']
             case tile.Arrive(v, b, at):
                 return [f'{v.name} = tl.atomic_add({self.pointer(b, (at,))}, 1, sem="acq_rel")']
             case tile.FetchAdd(v, b, at, by):

@@ -10,7 +10,8 @@
 
 Values are arrays over the lanes they depend on; statements act on all lanes at once. A state has the lanes
 that its arguments depend on, less those opened (or opened again) after its Init: they are folded away.
-`divisors` are facts about sizes (the width class): {n_f: 16} lets a split by 16 drop its guard.
+`divisors` are facts about sizes (the width class): {n_f: 16} lets a split by 16 drop its guard. `order` and `swizzle`
+say how the grid is walked; `tensor` names lanes that must be folded by a matrix product, or not at all.
 `streams` are buffers whose elements are touched once and need not stay in caches.
 
 Its text (all forms: ir/text/stmt.py):
@@ -55,6 +56,7 @@ class Program(Node):
     divisors: tuple[tuple[Var, int], ...] = ()
     order: tuple[str, ...] = ()
     swizzle: int = 0
+    tensor: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
 
 

@@ -1,8 +1,8 @@
 """Statements that stages II and III share.
 
     stmt := Let(var, value) | Init(state, monoid) | Fold(state, monoid, args) | Join(state, monoid, other)
-          | Store(buffer, indices, value) | Guard(cond, body) | If(cond, then, orelse)
-          | Append(list, count, where, value, slot) | Prefetch(buffer, indices)
+          | Store(buffer, indices, value) | Atomic(op, buffer, indices, value) | Guard(cond, body)
+          | If(cond, then, orelse) | Append(list, count, where, value, slot) | Prefetch(buffer, indices)
           | Publish(state, monoid, slot, nth, pieces, body)
 
 A reduction is Init, then Fold inside loops, then a Let of the finalised state. Join combines two states.
@@ -60,6 +60,19 @@ class Join(Stmt):
 class Store(Stmt):
     """buffer[indices] = value"""
 
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@node
+class Atomic(Stmt):
+    """buffer[indices] = op(buffer[indices], value), whole, whoever else does the same; op: sum, max, min.
+
+    The buffer holds the identity of op before the program begins.
+    """
+
+    op: str
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr

@@ -3,7 +3,8 @@
     program := Program(name, buffers, sizes, scalars, dims, types, grid, body)
     dims    := named tile dimensions with power-of-two sizes; a tile's dims follow one canonical order
     stmt    := Set(var, value) | For(var, lo, hi, body) | Unroll(var, count, body) | If(cond, then, orelse)
-             | Store(buffer, offsets, value, mask) | Arrive(var, buffer, offset) | Barrier()
+             | Store(buffer, offsets, value, mask) | Atomic(op, buffer, offsets, value, mask)
+             | Arrive(var, buffer, offset) | Barrier()
     expr    := Const | Var | Bin | Un | Select | Cast (operands broadcast by Expand)
              | ProgramId() | Arange(dim) | Full(value, dtype, dims) | Expand(a, have, want)
              | Load(buffer, offsets, mask, fill, fresh, once) | Dot(a, b, acc) | Trans(a)
@@ -19,8 +20,12 @@ Its text (all forms: ir/text/expr.py and ir/text/stmt.py):
 
 from __future__ import annotations
 
+from typing import Any
+
+from tilewright.ir import stmt
 from tilewright.ir.expr import Buffer, Const, Expr, Var, dtype_of
-from tilewright.ir.node import Node, node
+from tilewright.ir.monoid import monoids
+from tilewright.ir.node import Node, node, walk
 
 
 @node
@@ -179,6 +184,17 @@ class Store(Stmt):
 
 
 @node
+class Atomic(Stmt):
+    """buffer[sum of offsets] = op(what is there, value) where mask, across programs"""
+
+    op: str
+    buffer: Buffer
+    offsets: tuple[Expr, ...]
+    value: Expr
+    mask: Expr | None
+
+
+@node
 class Arrive(Stmt):
     """var = buffer[offset]; buffer[offset] += 1, released and acquired across programs"""
 
@@ -214,3 +230,9 @@ class Program(Node):
     types: tuple[tuple[Var, tuple[str, ...]], ...]
     grid: Expr
     body: tuple[Stmt, ...]
+
+
+def starts(body: Any) -> dict[Buffer, float | int | bool]:
+    """What buffers hold before a program of stage III or tile form begins, where it adds to them."""
+    found = (s for s in walk(body) if isinstance(s, stmt.Atomic | Atomic))
+    return {s.buffer: monoids(s.buffer.dtype)[s.op].identity[0].value for s in found}

@@ -46,7 +46,7 @@ def _split(loop: Var, body: Body, once: set[Var]) -> tuple[list[tile.Stmt], Body
         s.var for s in walk(body) if isinstance(s, tile.Set | tile.Arrive | tile.FetchAdd)
     }
     changed |= {s.var for s in walk(body) if isinstance(s, tile.For | tile.Unroll)}
-    written = {s.buffer for s in walk(body) if isinstance(s, tile.Store)}
+    written = {s.buffer for s in walk(body) if isinstance(s, tile.Store | tile.Atomic)}
     moved: list[tile.Stmt] = []
     kept: list[tile.Stmt] = []
     for s in body:

@@ -69,6 +69,7 @@ class Tiler:
         self.out: list[tile.Stmt] = []
         self.memo: dict[Expr, Tiled] = {}
         self.repeated: set[Expr] = set()
+        self.why = ""  # why the last fold is no matrix product
 
     # --- code made so far -------------------------------------------------------------------------
 
@@ -319,21 +320,31 @@ class Tiler:
     # --- products ---------------------------------------------------------------------------------
 
     def dot(self, lanes: Lanes, inner: Expr, acc: Expr | None) -> Tiled | None:
-        """sum over k of a[m, k] * b[k, n]  ->  dot(a, b)"""
-        factors = _factors(inner)
-        if len(lanes) != 1 or len(factors) < 2:
+        """sum over k of a[m, k] * b[k, n]  ->  dot(a, b); else None, and `why` says what is in the way"""
+        terms = factors(inner)
+        if len(lanes) != 1 or len(terms) < 2:
+            self.why = "several lanes are folded" if len(lanes) != 1 else f"{inner} is no product"
             return None
         k = lanes[0]
-        tiles = [self.value(f) for f in factors]
+        tiles = [self.value(f) for f in terms]
         state = self.sort(v for t in tiles for v in t.lanes if v is not k)
-        if len(state) != 2 or any(self.dims[v] < DOT_MIN for v in (*state, k)):
+        small = [v for v in (*state, k) if self.dims[v] < DOT_MIN]
+        if len(state) != 2 or small:
+            extent = (
+                f"{small[0].name} has {self.dims[small[0]]} lanes, fewer than {DOT_MIN}"
+                if small
+                else ""
+            )
+            self.why = extent or f"the result has {len(state)} lanes, not 2"
             return None
         sides: tuple[list[Expr], list[Expr]] = ([], [])
-        for f, t in zip(factors, tiles, strict=True):
+        for f, t in zip(terms, tiles, strict=True):
             if set(t.lanes) == {*state, k} or set(t.lanes) == set(state):
+                self.why = f"{f} depends on both sides"
                 return None
             sides[1 if state[1] in t.lanes else 0].append(f)
         if any(not any(k in self.value(f).lanes for f in side) for side in sides):
+            self.why = f"one side does not depend on {k.name}"
             return None
         a, b = (self.side(side) for side in sides)
         a, b = self.agree(a, b)
@@ -342,18 +353,18 @@ class Tiler:
         d = "f64" if dtype_of(a.e) == "f64" else "f32"
         return Tiled(tile.Dot(made_a, made_b, start, d), state)
 
-    def side(self, factors: list[Expr]) -> Tiled:
+    def side(self, terms: list[Expr]) -> Tiled:
         """One operand: a lone 16-bit load stays 16-bit, anything else is computed."""
-        if len(factors) == 1:
-            f = factors[0]
+        if len(terms) == 1:
+            f = terms[0]
             if isinstance(f, Cast) and dtype_of(f.a) in HALF:
                 return self.value(f.a)
             return self.value(f)
-        product = factors[0]
-        for f in factors[1:]:
+        product = terms[0]
+        for f in terms[1:]:
             product = product * f
         t = self.value(product)
-        half = {dtype_of(f.a) for f in factors if isinstance(f, Cast) and dtype_of(f.a) in HALF}
+        half = {dtype_of(f.a) for f in terms if isinstance(f, Cast) and dtype_of(f.a) in HALF}
         e = Cast(half.pop(), t.e) if half else t.e
         return self.emit("side", dtype_of(e), e, t.lanes)
 
@@ -390,6 +401,8 @@ class Tiler:
                 return _zero(e.buffer.dtype) if guard in self.masking(self.lanes(e)) else None
             case Var():
                 return _zero(e.dtype) if guard in self.zero_under.get(e, ()) else None
+            case Select(c, _, b) if c is guard:
+                return self.outside(b, guard)
             case Cast(d, a):
                 inner = self.outside(a, guard)
                 made = None if inner is None else cast(d, inner)
@@ -427,7 +440,8 @@ def _zero(dtype: str) -> Const:
     return Const(0.0 if dtype in FLOATS else 0, dtype)
 
 
-def _factors(e: Expr) -> list[Expr]:
+def factors(e: Expr) -> list[Expr]:
+    """a * b * c -> a, b, c"""
     if isinstance(e, Cast) and isinstance(e.a, Bin):
         e = e.a
-    return [*_factors(e.a), *_factors(e.b)] if isinstance(e, Bin) and e.op == "*" else [e]
+    return [*factors(e.a), *factors(e.b)] if isinstance(e, Bin) and e.op == "*" else [e]

@@ -21,7 +21,7 @@ def lane_order(p: flat.Program, table: Table) -> tuple[Var, ...]:
     defs = {s.var: s.value for s in walk(p.body) if isinstance(s, stmt.Let)}
     before: dict[Var, set[Var]] = {v: set() for v in extents}
     for s in walk(p.body):
-        if isinstance(s, Load | stmt.Store):
+        if isinstance(s, Load | stmt.Store | stmt.Atomic):
             unit = _unit_lanes(s.indices[0], defs, extents)
             for c in unit:
                 before[c] |= lanes_of(s.indices[0], table) - unit

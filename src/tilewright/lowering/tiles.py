@@ -13,6 +13,7 @@ from typing import Any
 
 from tilewright.ir import flat, stmt, tile
 from tilewright.ir.expr import (
+    FLOATS,
     Bin,
     Buffer,
     Const,
@@ -32,7 +33,7 @@ from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
 from tilewright.ir.node import transform, walk
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
-from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler
+from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler, factors
 from tilewright.lowering.tile_order import lane_order
 from tilewright.support.errors import error
 
@@ -43,9 +44,18 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     """Stage III -> tile form."""
     if sum(any(isinstance(n, Loop) and n.kind == "grid" for n in walk(s)) for s in p.body) > 1:
         raise refuse(p.name, "it has several nests with grid loops", "compile each on its own")
+    written = {s.buffer for s in walk(p.body) if isinstance(s, stmt.Store | stmt.Atomic)}
+    for n in walk(p.body):
+        if isinstance(n, Load) and n.buffer in written:
+            why = f"{n.buffer.name} is written and read in one launch"
+            raise refuse(p.name, why, "compute_at or inline, or compile each nest on its own", n)
     lower = _Lower(p)
     lower.grid_vars()
     lower.block(p.body)
+    for name in p.tensor:
+        if name not in lower.dotted:
+            why = "it is not a lane that a reduction folds"
+            raise refuse(f"tensorise({name})", why, "keep it a lane")
     body = hoist(tuple(lower.t.out))
     dims = tuple((v.name, n) for v, n in lower.t.dims.items())
     used = {b for b in walk(body) if isinstance(b, Buffer)}
@@ -101,6 +111,7 @@ class _Lower:
         self.grids: list[Loop] = []
         self.total: Expr = const(1)
         self.extra: list[Buffer] = []
+        self.dotted: set[str] = set()
 
     # --- the grid ---------------------------------------------------------------------------------
 
@@ -173,6 +184,8 @@ class _Lower:
                 self.meet(state, m, other)
             case stmt.Store(b, (at,), v):
                 self.store(b, at, v)
+            case stmt.Atomic(op, b, (at,), v):
+                self.atomic(op, b, at, v)
             case stmt.Publish():
                 self.publish(s)
             case stmt.Prefetch():
@@ -255,6 +268,23 @@ class _Lower:
     def fold(self, state: tuple[Var, ...], m: Monoid, args: Sequence[Expr]) -> None:
         at, masks = self.begun[state[0]]
         lanes, guards = tuple(self.open[at:]), self.t.guards[masks:]
+        asked = [v.name for v in lanes if v.name in self.p.tensor]
+        self.t.why, before = f"{m.name} folds no product of tiles", len(self.t.out)
+        if asked and m.name == "sum":
+            args = [self.by_factor(args[0], guards)]
+        self.folded(state, m, args, lanes, guards)
+        if asked and not any(isinstance(n, tile.Dot) for n in walk(tuple(self.t.out[before:]))):
+            raise refuse(f"tensorise({asked[0]})", self.t.why, "change the lanes, or leave it out")
+        self.dotted.update(asked)
+
+    def folded(
+        self,
+        state: tuple[Var, ...],
+        m: Monoid,
+        args: Sequence[Expr],
+        lanes: Lanes,
+        guards: list[Var],
+    ) -> None:
         if m.fold is not None and lanes:
             made = fold_lanes(m, state, self.neutral(m, args, guards), lanes)
             assert made is not None
@@ -297,6 +327,20 @@ class _Lower:
         for g in guards:
             if not self.t.vanishes(e, identity, g):
                 e = select(g, e, identity)
+        return e
+
+    def by_factor(self, e: Expr, guards: list[Var]) -> Expr:
+        """where(g, a * b, 0) -> where(g, a, 0) * where(g, b, 0), so that a product stays one: all factors or none"""
+        for g in guards:
+            held, zero = set(self.t.env[g].lanes), Const(0.0, "f32")
+            if self.t.vanishes(e, zero, g):
+                continue
+            made = const(1.0)
+            for f in factors(e):
+                if not held <= self.t.lanes(f):
+                    return e
+                made = made * (f if self.t.vanishes(f, zero, g) else select(g, f, 0.0))
+            e = made
         return e
 
     def neutral(self, m: Monoid, args: Sequence[Expr], guards: list[Var]) -> list[Expr]:
@@ -345,12 +389,21 @@ class _Lower:
     # --- memory -----------------------------------------------------------------------------------
 
     def store(self, b: Buffer, at: Expr, v: Expr) -> None:
+        self.t.push(tile.Store(b, *self.placed(at, v), once=b.name in self.p.streams))
+
+    def atomic(self, op: str, b: Buffer, at: Expr, v: Expr) -> None:
+        if op != "sum" and b.dtype in FLOATS:
+            why = f"an atomic {op} of floats would pass over NaN"
+            raise refuse(f"atomic {op}", why, "split the reduction in order", b)
+        self.t.push(tile.Atomic(op, b, *self.placed(at, v)))
+
+    def placed(self, at: Expr, v: Expr) -> tuple[tuple[Expr, ...], Expr, Expr | None]:
+        """Offsets, value and mask of what is written, over the same lanes."""
         value = self.t.value(v)
         offsets, lanes = self.t.offsets(at)
         lanes = self.t.sort({*lanes, *value.lanes})
         parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
-        whole, mask = self.t.broadcast(value, lanes), self.t.mask(lanes)
-        self.t.push(tile.Store(b, parts, whole, mask, once=b.name in self.p.streams))
+        return parts, self.t.broadcast(value, lanes), self.t.mask(lanes)
 
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""

@@ -27,7 +27,8 @@ SMALL = 1 << 13
 
 @dataclass(repr=False)
 class Kernel:
-    """One launch. `buffers` are (name, role); `sizes` and `scalars` are names; `schedule` replays on stage III."""
+    """One launch. `buffers` are (name, role); `sizes` and `scalars` are names; `schedule` replays on stage III;
+    `starts`: what outputs must hold before a launch."""
 
     name: str
     backend: str
@@ -40,6 +41,7 @@ class Kernel:
     seconds: float = 0.0
     compiled: Any = None
     schedule: Schedule = ()
+    starts: dict[str, float] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

@@ -18,7 +18,7 @@ def illegal(
     what: str,
     reason: str,
     cure: str = "choose another loop or another step",
-    ir: flat.Program | stmt.Stmt | None = None,
+    ir: Node | None = None,
 ) -> ScheduleError:
     """The error of a refused primitive; ir: the loop that it was asked of."""
     made = error("illegal", ir=ir, name=what, got=reason, expected="a legal step", cure=cure)

@@ -8,17 +8,28 @@ In: a stage III program or a loop of it. Out: "" where a step is legal, else the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import product
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import LaneReduce, LaneScan, Load, Var
+from tilewright.ir.expr import LaneReduce, LaneScan, Load, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
+from tilewright.lowering.flatten import linear
 from tilewright.lowering.lanes import lanes_of, value_lanes
 from tilewright.schedule.edit import blocks, illegal, loops
 
+Body = tuple[stmt.Stmt, ...]
+APART = (
+    "monoid",
+    "body",
+    "then",
+    "orelse",
+)  # fields that hold no expression of the statement itself
 
-def within(body: tuple[stmt.Stmt, ...]) -> Iterator[stmt.Stmt]:
+
+def within(body: Body) -> Iterator[stmt.Stmt]:
     """All statements of a block, outermost first."""
     for s in body:
         yield s
@@ -26,7 +37,31 @@ def within(body: tuple[stmt.Stmt, ...]) -> Iterator[stmt.Stmt]:
             yield from within(inner)
 
 
-def folds(body: tuple[stmt.Stmt, ...]) -> list[stmt.Fold | stmt.Join]:
+def sets(s: stmt.Stmt) -> tuple[Var, ...]:
+    """The variables that a statement itself sets."""
+    match s:
+        case stmt.Let(v, _) | Loop(v):
+            return (v,)
+        case stmt.Init(state, _):
+            return state
+        case stmt.Append(at=Var() as v):
+            return (v,)
+    return ()
+
+
+def unset(p: flat.Program) -> str:
+    """A variable that is used above the line that sets it."""
+    known: set[Var] = {*p.sizes, *p.scalars}
+    for s in within(p.body):
+        own = [getattr(s, f.name) for f in fields(s) if f.name not in APART]  # type: ignore[arg-type]
+        for v in walk(tuple(own)):
+            if isinstance(v, Var) and v not in known and v not in sets(s):
+                return v.name
+        known.update(sets(s))
+    return ""
+
+
+def folds(body: Body) -> list[stmt.Fold | stmt.Join]:
     """The folds and joins into states that begin outside of a block."""
     begun = {v for s in within(body) if isinstance(s, stmt.Init) for v in s.state}
     found = (s for s in within(body) if isinstance(s, stmt.Fold | stmt.Join))
@@ -48,9 +83,9 @@ def in_order(loop: Loop) -> str:
     return rereads(loop.body)
 
 
-def rereads(body: tuple[stmt.Stmt, ...]) -> str:
+def rereads(body: Body) -> str:
     """Why iterations may depend on each other through memory."""
-    written = {s.buffer for s in within(body) if isinstance(s, stmt.Store)}
+    written = {s.buffer for s in within(body) if isinstance(s, stmt.Store | stmt.Atomic)}
     read = {n.buffer for n in walk(body) if isinstance(n, Load)}
     names = ", ".join(b.name for b in written & read)
     return f"{names} is written and read in it" if names else ""
@@ -89,6 +124,22 @@ def bound_lane(p: flat.Program, v: Var) -> str:
     over = [n for n in walk(p.body) if isinstance(n, LaneReduce | LaneScan)]
     held = [ln for n in over for ln in (n.lanes if isinstance(n, LaneReduce) else (n.lane,))]
     return "values are reduced along its lanes" if v in held else ""
+
+
+def nest_loops(top: Loop) -> tuple[Loop, ...]:
+    """A loop and those that stand alone inside each other, outermost first."""
+    made = [top]
+    while len(made[-1].body) == 1 and isinstance(made[-1].body[0], Loop):
+        made.append(made[-1].body[0])
+    return tuple(made)
+
+
+def covers(s: stmt.Store, around: Sequence[Loop]) -> bool:
+    """Whether loops over the whole dimensions of a buffer, and nothing else, stand around a store to it."""
+    by_end = [[x.var for x in around if x.hi == n and x.lo == const(0)] for n in s.buffer.shape]
+    alone = all(len(x.body) == 1 for x in around[:-1])
+    held = len(by_end) == len(around) and alone
+    return held and any(linear(s.buffer, ix) == s.indices[0] for ix in product(*by_end))
 
 
 def taken(p: flat.Program) -> set[str]:

@@ -1,6 +1,6 @@
 """A schedule as data: steps that can be written down, stored, printed, read back and replayed.
 
-In: a stage III program and steps, each the name of a primitive with the names of loops and small integers.
+In: a program of stage III (or I) and steps, each the name of a primitive with the names of loops and small integers.
 Out: the program that the steps make. `Scheduled` keeps both while a schedule grows; the default schedulers
 use it, so that every kernel has its schedule as a record.
 
@@ -14,24 +14,32 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tilewright.ir import flat
-from tilewright.schedule import loop, memory, reduce, work
+from tilewright.ir import coord, flat
+from tilewright.schedule import coord as stage_one
+from tilewright.schedule import loop, memory, reduce, together, work
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.support.errors import ScheduleError
 
 Word = str | int
-Primitive = Callable[..., flat.Program]
+P = TypeVar("P", coord.Program, flat.Program)
 
-PRIMITIVES: dict[str, Primitive] = {
+COORD: dict[str, Callable[..., coord.Program]] = {
+    "fuse": stage_one.fuse,
+    "reorder": stage_one.reorder,
+}
+PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
     fn.__name__: fn
     for fn in (
         *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
         *(loop.order, loop.swizzle, loop.persistent),
-        *(reduce.rfactor, memory.prefetch, memory.stream, follow),
+        *(together.compute_at, together.inline, together.merge),
+        *(reduce.rfactor, reduce.split_reduction, reduce.tensorise),
+        *(memory.prefetch, memory.stream, follow),
         *(work.pad, work.work_list, work.segments),
     )
 }
@@ -65,18 +73,19 @@ class Scheduled:
         return Scheduled(take(self.program, step), (*self.steps, step))
 
 
-def apply(p: flat.Program, steps: Sequence[Step]) -> flat.Program:
-    """The program after all steps, each of them legal or a ScheduleError."""
+def apply(p: P, steps: Sequence[Step]) -> P:
+    """The program, of stage I or III, after all steps: each of them legal or a ScheduleError."""
     for step in steps:
         p = take(p, step)
     return p
 
 
-def take(p: flat.Program, step: Step) -> flat.Program:
+def take(p: P, step: Step) -> P:
     """The program after one step."""
-    fn = PRIMITIVES.get(step.name)
+    table: Mapping[str, Callable[..., P]] = COORD if isinstance(p, coord.Program) else PRIMITIVES
+    fn = table.get(step.name)
     if fn is None:
-        raise illegal(str(step), "there is no such primitive", f"use {', '.join(PRIMITIVES)}")
+        raise illegal(str(step), "there is no such primitive", f"use {', '.join(table)}")
     wants = list(inspect.signature(fn, eval_str=True).parameters.values())[1:]
     if not _fits(step.args, wants):
         said = ", ".join(("*" if w.kind is w.VAR_POSITIONAL else "") + w.name for w in wants)

@@ -118,7 +118,10 @@ def _even(what: str, made: flat.Program) -> flat.Program:
 
 
 def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, ...]:
-    return splice(body, lambda s: [stmt.Guard(live, (s,))] if isinstance(s, stmt.Store) else None)
+    return splice(
+        body,
+        lambda s: [stmt.Guard(live, (s,))] if isinstance(s, stmt.Store | stmt.Atomic) else None,
+    )
 
 
 def _entries(

@@ -146,7 +146,11 @@ def test_a_wrong_work_list_is_seen() -> None:
     fewer = {name: array[:-1] for name, array in arrays.items()}
     short: Case = case.having(fewer, {**sizes, "n_units": 1})
     got = run_flat(
-        *short.at(work_list(lower_to_flat(lower_to_position(case.program)), "i", "p_j", 2))
+        *short.at(
+            work_list(
+                kind(lower_to_flat(lower_to_position(case.program)), "f", "grid"), "i", "p_j", 2
+            )
+        )
     )
     assert np.isnan(got["y"]).any()
 

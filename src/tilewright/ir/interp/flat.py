@@ -24,6 +24,7 @@ from tilewright.ir.interp.loops import place_of, step_of
 from tilewright.ir.interp.memory import Memory
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
+from tilewright.ir.tile import starts
 
 
 def run_flat(
@@ -36,7 +37,7 @@ def run_flat(
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """The outputs; those not named in `zeroed` start poisoned."""
-    memory = Memory(program.buffers, arrays, sizes, zeroed)
+    memory = Memory(program.buffers, arrays, sizes, zeroed, starts(program.body))
     env: Env = {v: np.int64(sizes[v.name]) for v in program.sizes}
     env |= {v: convert((scalars or {})[v.name], v.dtype) for v in program.scalars}
     run = _Run(program, memory, env, Order(order, seed))
@@ -181,6 +182,8 @@ class _Run(Maker):
                 self.fold(s)
             case stmt.Store(b, (at,), e):
                 self.store(b, self.full(at), self.full(e), s)
+            case stmt.Atomic(op, b, (at,), e):
+                self.add(op, b, self.full(at), self.full(e), s)
             case stmt.Prefetch():
                 pass
             case stmt.Guard(c, body):
@@ -227,6 +230,11 @@ class _Run(Maker):
     def store(self, b: Any, at: np.ndarray, value: np.ndarray, where: Any) -> None:
         shape = np.broadcast_shapes(at.shape, value.shape)
         self.memory.scatter(b, np.broadcast_to(at, shape), value, self.narrowed(shape), where)
+
+    def add(self, op: str, b: Any, at: np.ndarray, value: np.ndarray, where: Any) -> None:
+        shape = np.broadcast_shapes(at.shape, value.shape)
+        places, mask = np.broadcast_to(at, shape), self.narrowed(shape)
+        self.memory.combine(op, b, places, value, mask, where)
 
     # --- reductions -------------------------------------------------------------------------------
 

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tilewright.ir.expr import Buffer, Expr
-from tilewright.ir.interp.common import NUMPY, Value, convert, evaluate, poison
+from tilewright.ir.interp.common import NUMPY, REDUCE, Value, convert, evaluate, poison
 
 MADE = ("out", "work", "counter")
+EMPTY: Mapping[Buffer, Any] = {}
 
 
 class Memory:
@@ -29,6 +30,7 @@ class Memory:
         arrays: Mapping[str, np.ndarray],
         sizes: Mapping[str, int],
         zeroed: Collection[str] | None,
+        starts: Mapping[Buffer, Any] = EMPTY,
     ) -> None:
         self.sizes = sizes
         self.shape: dict[Buffer, tuple[int, ...]] = {}
@@ -39,7 +41,8 @@ class Memory:
             self.step[b] = row_major(self.shape[b]) if b.strides is None else self.ints(b.strides)
             given = b.role not in MADE
             zero = b.role == "counter" or (b.role == "out" and (zeroed is None or b.name in zeroed))
-            self.data[b] = self.line(b, arrays[b.name]) if given else self.blank(b, zero)
+            start = starts.get(b, 0 if zero else poison(b.dtype))
+            self.data[b] = self.line(b, arrays[b.name]) if given else self.blank(b, start)
 
     def ints(self, exprs: Sequence[Expr]) -> tuple[int, ...]:
         return tuple(evaluate(e, self.sizes) for e in exprs)
@@ -50,8 +53,8 @@ class Memory:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape[b], self.step[b], strict=True))
 
-    def blank(self, b: Buffer, zero: bool) -> np.ndarray:
-        return np.full(self.length(b), 0 if zero else poison(b.dtype), NUMPY[b.dtype])
+    def blank(self, b: Buffer, start: Any) -> np.ndarray:
+        return np.full(self.length(b), start, NUMPY[b.dtype])
 
     def line(self, b: Buffer, a: np.ndarray) -> np.ndarray:
         """The caller's array as a line; a view with strides is read in place."""
@@ -92,6 +95,13 @@ class Memory:
         same = np.array_equal(self.data[b][places], new, equal_nan=new.dtype.kind == "f")
         if not same:
             raise ValueError(f"{where}: two values for one element of {b.name}")
+
+    def combine(self, op: str, b: Buffer, at: np.ndarray, v: Value, mask: Value, s: Any) -> None:
+        """data[at] = op(data[at], values) where mask, one element after the other"""
+        mask = np.broadcast_to(mask, at.shape)
+        places, new = at[mask], convert(np.broadcast_to(v, at.shape), b.dtype)[mask]
+        self.check(b, places, s)
+        REDUCE[op].at(self.data[b], places, new)
 
     def check(self, b: Buffer, places: np.ndarray, where: Any) -> None:
         bad = places[(places < 0) | (places >= len(self.data[b]))]

@@ -35,7 +35,7 @@ def run_tile(
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """The outputs; those not named in `zeroed` start poisoned."""
-    memory = Memory(program.buffers, arrays, sizes, zeroed)
+    memory = Memory(program.buffers, arrays, sizes, zeroed, tile.starts(program.body))
     start: Env = {v: np.int64(sizes[v.name]) for v in program.sizes}
     start |= {v: convert((scalars or {})[v.name], v.dtype) for v in program.scalars}
     run = _Run(program, memory)
@@ -196,7 +196,7 @@ class _Run(Maker):
                     self.block(body)
             case tile.If(c, then, orelse):
                 self.branch(then if self.number(c) else orelse, orelse if self.number(c) else then)
-            case tile.Store():
+            case tile.Store() | tile.Atomic():
                 self.store(s)
             case tile.Arrive(v, b, at):
                 self.env[v] = self.fetch_add(b, at, 1)
@@ -237,11 +237,14 @@ class _Run(Maker):
         self.block(taken)
         self.env = {k: x for k, x in self.env.items() if k in before}
 
-    def store(self, s: tile.Store) -> None:
+    def store(self, s: tile.Store | tile.Atomic) -> None:
         at = self.pointers([self.of(o) for o in s.offsets])
         value = self.fitting(self.of(s.value), at, "a value")
         mask = self.fitting(True if s.mask is None else self.of(s.mask), at, "a mask")
-        self.memory.scatter(s.buffer, at, value, mask, s)
+        if isinstance(s, tile.Atomic):
+            self.memory.combine(s.op, s.buffer, at, value, mask, s)
+        else:
+            self.memory.scatter(s.buffer, at, value, mask, s)
 
     def fetch_add(self, b: Any, at: Expr, by: Value) -> Value:
         """One element after the other, as if the tile were a list."""

@@ -18,7 +18,7 @@ from tilewright.ir.stmt import Append
 
 KINDS = ("grid", "lane", "serial", "unroll")
 ZERO = Const(0, "i64")
-FORMS = "name = value, y[i] = value, for, if, with where(...), prefetch, append"
+FORMS = "name = value, y[i] = value, for, if, with where(...), atomic, prefetch, append"
 
 
 class NestReader(Reader):
@@ -64,6 +64,10 @@ class NestReader(Reader):
                 (load,) = self.args(call, 1)
                 b, ix = self.element(load)
                 return stmt.Prefetch(b, ix)
+            case ast.Expr(ast.Call(ast.Name("atomic")) as call):
+                op, into, value = self.args(call, 3)
+                b, ix = self.element(into)
+                return stmt.Atomic(self.reducer(op), b, ix, self.expr(value))
             case ast.Expr(ast.Call(ast.Name("append")) as call):
                 return self.append(call, None)
         self.fail(s, "this is not a statement of the stage", FORMS)

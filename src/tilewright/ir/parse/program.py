@@ -105,17 +105,20 @@ class _Flat(_Head, NestReader):
     def read(self, n: ast.FunctionDef, facts: dict[str, Any]) -> flat.Program:
         head = self.head(n)
         body = self.body(n.body)
-        order = self.several(facts["order"]) if "order" in facts else ()
-        streams = self.several(facts["streams"]) if "streams" in facts else ()
         divisors = self.pairs(facts["divisors"]) if "divisors" in facts else ()
         return flat.Program(
             *head,
             body,
             tuple((self.var(v), d) for v, d in divisors),
-            tuple(self.word(v, "the name of a loop") for v in order),
+            self.names(facts.get("order")),
             self.whole(facts["swizzle"]) if "swizzle" in facts else 0,
-            tuple(self.word(v, "the name of a buffer") for v in streams),
+            self.names(facts.get("tensor")),
+            self.names(facts.get("streams")),
         )
+
+    def names(self, n: Any) -> tuple[str, ...]:
+        given = () if n is None else self.several(n)
+        return tuple(self.word(v, "a name") for v in given)
 
 
 class _Tile(_Head, TileReader):
@@ -148,6 +151,6 @@ READERS: dict[str, Any] = {"coord": _Coord, "loops": _Loops, "flat": _Flat, "til
 FACTS = {
     "coord": (),
     "loops": (),
-    "flat": ("divisors", "order", "swizzle", "streams"),
+    "flat": ("divisors", "order", "swizzle", "tensor", "streams"),
     "tile": ("grid", "dims"),
 }

@@ -15,7 +15,7 @@ from tilewright.ir.expr import Const, Expr, Var, dtype_of
 from tilewright.ir.parse.nest import ZERO, NestReader
 from tilewright.ir.text.expr import dims_of, nothing
 
-FORMS = "name = value, for ... in range or unroll, if, store, barrier()"
+FORMS = "name = value, for ... in range or unroll, if, store, atomic, barrier()"
 
 
 class TileReader(NestReader):
@@ -136,6 +136,11 @@ class TileReader(NestReader):
                 return self.assign(target, value)
             case ast.Expr(ast.Call(ast.Name("store"), [at, value]) as call):
                 return self.store(call, at, value)
+            case ast.Expr(ast.Call(ast.Name("atomic"), [op, at, value]) as call):
+                made = self.store(call, at, value)
+                return tile.Atomic(
+                    self.reducer(op), made.buffer, made.offsets, made.value, made.mask
+                )
             case ast.Expr(ast.Call(ast.Name("barrier"), [])):
                 return tile.Barrier()
         self.fail(s, "this is not a statement of tile form", FORMS)

@@ -181,7 +181,7 @@ class Exprs:
     def pointer(self, b: Any, offsets: tuple[Any, ...]) -> str:
         return " + ".join([b.name, *(self.expr(o, _PREC["+"] + 1) for o in offsets)])
 
-    def masked(self, b: Any, mask: Any, fill: Const | None, fresh: bool, once: bool) -> str:
+    def masked(self, b: Any, mask: Any, fill: Const | None, fresh: bool, once: bool = False) -> str:
         made = "" if mask is None else f", mask={self.expr(mask)}"
         if fill is not None and (mask is not None or fill != nothing(b.dtype)):
             made += f", fill={self.number(fill, b.dtype)}"

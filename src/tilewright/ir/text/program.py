@@ -75,6 +75,8 @@ class Programs(Stmts):
             made.append(f"order={tupled(loop_names.get(n, n) for n in p.order)}")
         if p.swizzle:
             made.append(f"swizzle={p.swizzle}")
+        if p.tensor:
+            made.append(f"tensor={tupled(p.tensor)}")
         if p.streams:
             made.append(f"streams={tupled(p.streams)}")
         return f"@flat({', '.join(made)})" if made else "@flat"

@@ -9,13 +9,15 @@ In: statements. Out: lines of Python. Stages II and III:
     acc = init(sum)                          then: acc = fold(sum, acc, a[p]);  acc = join(sum, acc, part)
     y[i] = acc                               a store
     with where(i < n_i):                     a guard, lane by lane;  if c: ... else: ... for scalars
+    atomic(sum, y[i], acc)                   added to what is there, whoever else does
     prefetch(x[j])
     at = append(list[slot], count[group], value, where=c)
     if publish(sum, acc, slot=s, nth=n, pieces=k):     the last piece runs the body
 
 Stage I: `y[i, f], z[i] = ..., ...` and `append(list, count, value, group=(), over=(j,), where=c)`.
 Tile form: `x = value`, `for t in range(lo, hi, step)`, `for q in unroll(4)`, `if`,
-`store(y + i * n + f, value, mask=m)`, `n = arrive(done + 3)`, `n = fetch_add(count + g, 1)`, `barrier()`.
+`store(y + i * n + f, value, mask=m)`, `atomic(sum, y + i, value, mask=m)`,
+`n = arrive(done + 3)`, `n = fetch_add(count + g, 1)`, `barrier()`.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ class Stmts(Exprs):
                 return [f"{self.state(state)} = {made}"]
             case stmt.Store(b, ix, v):
                 return [f"{b.name}[{self.index(ix)}] = {self.expr(v)}"]
+            case stmt.Atomic(op, b, ix, v):
+                return [f"atomic({op}, {b.name}[{self.index(ix)}], {self.expr(v)})"]
             case stmt.Prefetch(b, ix):
                 return [f"prefetch({b.name}[{self.index(ix)}])"]
             case stmt.Guard(c, body):
@@ -137,6 +141,9 @@ class Stmts(Exprs):
             case tile.Store(b, offsets, v, mask, fresh, once):
                 extra = self.masked(b, mask, None, fresh, once)
                 return [f"store({self.pointer(b, offsets)}, {self.expr(v)}{extra})"]
+            case tile.Atomic(op, b, offsets, v, mask):
+                extra = self.masked(b, mask, None, False)
+                return [f"atomic({op}, {self.pointer(b, offsets)}, {self.expr(v)}{extra})"]
             case tile.Arrive(v, b, at):
                 made = self.pointer(b, (at,))
                 return [f"{self.target(v, b.dtype, dims_of(at, self.known))} = arrive({made})"]
