@@ -10,13 +10,13 @@ Formats: csr, csc, coo, bsr, bsc, bcoo, ragged, dense, and `like:NAME`: other va
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import held, rank, structure
+from tilewright.ir.coord import Axis, Index, Met, Reduce, Stored, Tensor
+from tilewright.ir.drive import held, rank, stored, structure
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
@@ -62,10 +62,15 @@ class _Bind:
         self.given: list[str] = []
         self.sizes: dict[str, Var] = {}
         self.stored: dict[str, Expr] = {}
+        self.met: dict[tuple[str, str, bool], Met] = {}
 
     def run(self) -> Bound:
         for name in sorted(self.specs, key=lambda n: self.specs[n].format[:5] == "like:"):
             self.tensors[name] = self.input(name, self.specs[name])
+        for name, s in self.specs.items():
+            if s.met:
+                met = tuple(self.meeting(name, *m) for m in s.met)
+                self.tensors[name] = replace(self.tensors[name], met=met)
         self.acc = self.accumulator()
         body = tuple(self.statement(s) for s in self.traced.body)
         held = [n for n in self.specs if n not in self.traced.params]
@@ -190,6 +195,19 @@ class _Bind:
             values,
             perm,
         )
+
+    def meeting(self, name: str, other: str, turned: bool) -> Met:
+        """The entries of an argument (or of the one whose structure it has) at those of another."""
+        home = self.specs[name].format.removeprefix("like:")
+        home = home if home in self.specs else name
+        if (home, other, turned) not in self.met:
+            t = self.tensors[other]
+            entries = t.values.shape[0] if t.values is not None else self.stored[other]
+            label = met_name(other, turned)
+            axis = [ax for ax in structure(t) if stored(ax)][-1]
+            array = self.array(home, label, self.specs[home], entries)
+            self.met[home, other, turned] = Met(array, axis, turned)
+        return self.met[home, other, turned]
 
     def label(self, name: str, dim: int) -> str:
         ix = self.index_at(name, dim)
@@ -349,4 +367,9 @@ def rebind(m: Monoid, d: str) -> Monoid:
 
 def buffers_of_tensor(t: Tensor) -> list[Buffer]:
     made = [b for ax in t.axes for b in ax.arrays]
-    return made + [b for b in (t.perm, t.values) if b is not None]
+    return made + [b for b in (t.perm, *(m.at for m in t.met), t.values) if b is not None]
+
+
+def met_name(other: str, turned: bool) -> str:
+    """What the array of the places at another argument's entries is called."""
+    return f"{'turned' if turned else 'at'}_{other}"

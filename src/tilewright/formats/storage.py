@@ -28,7 +28,8 @@ Storage = tuple[tuple[Axis, ...], tuple[tuple[tuple[Axis, int], ...], ...], Expr
 class Spec:
     """What must be known of an argument to compile: everything but sizes and contents.
 
-    strides: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
+    strided: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
+    met: other arguments at whose entries the entries of this one are known, and whether by swapped indices.
     """
 
     format: str
@@ -39,6 +40,7 @@ class Spec:
     perm: bool = False
     values: bool = True
     strided: int | None = None
+    met: tuple[tuple[str, bool], ...] = ()
 
 
 class Sizes(Protocol):

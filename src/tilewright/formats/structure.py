@@ -101,6 +101,12 @@ class Structure:
         if check and not torch.compiler.is_compiling():
             self.ordered = self.check(where, names) or ordered
 
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Copies and pickles: plans belong to one object."""
+        slots = [n for c in type(self).__mro__ for n in getattr(c, "__slots__", ())]
+        held = [n for n in slots if not n.startswith("__")]
+        return None, {**{n: getattr(self, n) for n in held}, "plans": {}}
+
     def check(self, where: str, names: dict[str, str] | None = None) -> bool:
         """Raise the first error of the index arrays; True if rows are found in order. Waits once."""
         return check_structure(self, where, names or {})

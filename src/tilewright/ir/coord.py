@@ -63,12 +63,25 @@ class Axis(Node):
         return tuple(b for b in (self.indptr, self.indices, self.mask) if b is not None)
 
 
+@node
+class Met(Node):
+    """The entry of a tensor at each entry of another: at[entry of the other], -1 where there is none.
+
+    axis: the other's last stored axis. turned: the two indices of the other are these, swapped.
+    """
+
+    at: Buffer
+    axis: Axis
+    turned: bool = False
+
+
 @named
 class Tensor(Node):
     """A tensor of the program. `axes` empty: plain dense, read through `values` by its strides.
 
     Sparse: `axes` is the path from the root to the value; `values` None means all ones;
-    `perm` maps a storage position to the position in the values' own (source) order.
+    `perm` maps a storage position to the position in the values' own (source) order;
+    `met` tells its entries at those of other tensors: nothing need be searched there.
     """
 
     name: str
@@ -79,6 +92,7 @@ class Tensor(Node):
     coords: tuple[tuple[tuple[Axis, int], ...], ...] = ()
     values: Buffer | None = None
     perm: Buffer | None = None
+    met: tuple[Met, ...] = ()
 
     @property
     def sparse(self) -> bool:

@@ -37,6 +37,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
+from tilewright.lowering.parameters import buffers_of, sizes_of
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -51,34 +52,6 @@ def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = Non
     return loops.Program(p.name, buffers_of(p), sizes_of(p), p.scalars, body)
 
 
-def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
-    """The flat list of arrays a program reads and writes, in the order of its parameters."""
-    seen: dict[Buffer, None] = {}
-    for t in p.tensors:
-        for ax in t.axes:
-            for b in ax.arrays:
-                seen.setdefault(b)
-        for held_ in (t.perm, t.values):
-            if held_ is not None:
-                seen.setdefault(held_)
-    return tuple(seen)
-
-
-def sizes_of(p: coord.Program) -> tuple[Var, ...]:
-    """Every run-time size, in the order of the parameters."""
-    seen: dict[Var, None] = {}
-    for t in p.tensors:
-        exprs = [*t.shape, *(ax.length for ax in t.axes if ax.length is not None)]
-        for b in [t.values]:
-            if b is not None:
-                exprs += [*b.shape, *(b.strides or ())]
-        for e in exprs:
-            for n in walk(e):
-                if isinstance(n, Var):
-                    seen.setdefault(n)
-    return tuple(seen)
-
-
 @dataclass
 class _Env:
     """Where indices, axes and accesses stand inside the loops around. An axis stands for the indices of an access."""
@@ -88,18 +61,19 @@ class _Env:
     axis: dict[Key, Expr] = field(default_factory=dict)
     made: dict[Key, tuple[Expr, ...]] = field(default_factory=dict)
     found: dict[Key, Expr] = field(default_factory=dict)
+    entry: dict[Key, Expr] = field(default_factory=dict)
 
     def inner(self) -> _Env:
-        return _Env(
-            dict(self.coords), dict(self.pos), dict(self.axis), dict(self.made), dict(self.found)
-        )
+        tables = (self.coords, self.pos, self.axis, self.made, self.found, self.entry)
+        return _Env(*map(dict, tables))  # type: ignore[arg-type]
 
     def without(self, todo: tuple[Index, ...]) -> _Env:
         """These indices are bound anew: forget them, and what was found by them."""
         gone = set(todo) & set(self.coords)
         keep = lambda table: {k: v for k, v in table.items() if not gone & set(k[1])}
         coords = {ix: e for ix, e in self.coords.items() if ix not in gone}
-        return _Env(coords, keep(self.pos), keep(self.axis), dict(self.made), keep(self.found))
+        pos, axis, found, entry = map(keep, (self.pos, self.axis, self.found, self.entry))
+        return _Env(coords, pos, axis, dict(self.made), found, entry)
 
 
 @dataclass(frozen=True)
@@ -292,6 +266,9 @@ class _Lower:
         missing = [ax for ax in structure(t) if (ax, mine) not in env.pos]
         if not missing or (upto is not None and (upto, mine) in env.pos):
             return inside(env)
+        known = self.known(a, env) if upto is None else None
+        if known is not None:
+            return self.read(a, known, env, inside)
         ax, inner = missing[0], env.inner()
         block: Block = []
         crd = self.bound(a, ax, env, block)
@@ -305,6 +282,22 @@ class _Lower:
             there = self.searched(a, ax, parent, crd, inner, block)
         rest = self.find(a, inner, inside, upto)
         return [*block, *rest] if there is None else [*block, stmt.Guard(there, tuple(rest))]
+
+    def known(self, a: Load, env: _Env) -> Expr | None:
+        """The entry of an access, where the loops stand on an entry of a tensor that it has met."""
+        for m in a.buffer.met:
+            at = held(a)[::-1] if m.turned else held(a)
+            if (m.axis, at) in env.pos:
+                other = next(t for t in self.program.tensors if m.axis in t.axes)
+                p = env.pos[m.axis, at]
+                return Load(m.at, (p if other.perm is None else Load(other.perm, (p,)),))
+        return None
+
+    def read(self, a: Load, known: Expr, env: _Env, inside: Leaf) -> Block:
+        """Where an entry is known to stand, or not to be: nothing is searched."""
+        e, inner = Var(self.names.fresh(f"at_{a.buffer.name}")), env.inner()
+        inner.entry[last_stored(a), held(a)] = e
+        return [stmt.Let(e, known), stmt.Guard(const(0) <= e, tuple(inside(inner)))]
 
     def searched(self, a: Load, ax: Axis, parent: Expr, crd: Expr, env: _Env, block: Block) -> Expr:
         """The position of a coordinate on a stored axis; the condition that it is there."""
@@ -354,6 +347,8 @@ class _Lower:
         """The index into a sparse tensor's values: last stored axis, then the inside of a block."""
         t: Tensor = a.buffer
         mine, path = held(a), structure(t)
+        if (last_stored(a), mine) in env.entry:
+            return (env.entry[last_stored(a), mine],)
         last = max(n for n, ax in enumerate(path) if stored(ax))
         if (path[last], mine) not in env.pos:
             raise unfit(a, "it is written, and no loop runs over its entries")
@@ -383,6 +378,8 @@ class _Lower:
 
     def stands(self, a: Load, env: _Env) -> bool:
         """Whether the loops around stand on the entry of an access."""
+        if (last_stored(a), held(a)) in env.entry:
+            return True
         return all((ax, held(a)) in env.pos for ax in structure(a.buffer))
 
     def load(self, a: Load, env: _Env, block: Block) -> Expr:
@@ -463,6 +460,10 @@ def in_order(turns: list[_Turn]) -> list[_Turn]:
         for n, t in zip(slots, inside, strict=True):
             made[n] = t
     return made
+
+
+def last_stored(a: Load) -> Axis:
+    return next(ax for ax in reversed(structure(a.buffer)) if stored(ax))
 
 
 def repeats(a: Load, ax: Axis) -> bool:

@@ -105,6 +105,14 @@ def read_program(text: str) -> tuple[str, tuple[Arg, ...]]:
     return template, tuple(parse(a) for a in args)
 
 
+def names_of(text: str) -> tuple[str, ...]:
+    """The names of the tensors of a program's text; a constant to torch.compile."""
+    return tuple(n for a in read_program(text)[1] for n in a.names)
+
+
+names_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def dense_arg(name: str, t: Tensor) -> Arg:
     """A strided tensor, read through its strides when it is not contiguous."""
     strided = None if t.is_contiguous() else _unit_dim(t)

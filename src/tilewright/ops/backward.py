@@ -5,7 +5,9 @@ In: what the forward call had, and the gradients of its outputs. Out: one gradie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +17,7 @@ from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.entry import Entry, entry, like_arg, structure_of
 from tilewright.ops.registry import TEMPLATES, register
+from tilewright.ops.step import Step
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import locating
@@ -81,6 +84,42 @@ def _needed(first: Sequence[Traced], programs: Sequence[Traced]) -> list[Traced]
     return kept
 
 
+@cache
+def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]) -> list[Step]:
+    """The statements that the gradients of some inputs will run, as far as that is known beforehand."""
+    made = entry(program, backend, device)
+    if not wanted:
+        return []
+    try:
+        gradient = made.template.grad
+        last = made.steps[-1]
+        out = last.bound.program.outputs[0]
+        args = {a.name: a for a in made.args}
+        args[f"d_{out.name}"] = replace(made.arg_of(out, last), name=f"d_{out.name}")
+        programs = [p for n in wanted for p in gradient.of.get(n, ())]
+        steps: list[Step] = []
+        for t in (*_needed(gradient.first, programs), *programs):
+            if t.name not in TEMPLATES:
+                register(t)
+            text = program_text(t.name, tuple(args[n] for n in with_structures(t, args)))
+            steps += entry(text, backend, device).steps
+            result = steps[-1].bound.program.outputs[0]
+            args[result.name] = Arg(result.name, "dense", result.dtype, len(result.shape))
+    except TilewrightError:
+        return []
+    return steps
+
+
+def with_structures(t: Traced, args: Mapping[str, Arg]) -> list[str]:
+    """The inputs; values on a structure bring the argument that holds it."""
+    made = list(t.inputs)
+    for n in t.inputs:
+        kind = args[n].kind
+        if kind.startswith("like:") and kind[5:] not in made:
+            made.append(kind[5:])
+    return made
+
+
 class _Work:
     """Tensors by name, growing as intermediates are made."""
 
@@ -115,21 +154,12 @@ class _Work:
     def result(self, t: Traced) -> Tensor:
         if t.name not in TEMPLATES:
             register(t)
-        args = tuple(self.args[n] for n in self.with_structures(t))
+        args = tuple(self.args[n] for n in with_structures(t, self.args))
         tensors = [self.tensors[n] for a in args for n in a.names]
         ints = [self.ints[n] for a in args for n in a.ints]
         names = [v.name for v in self.entry.template.traced.scalars]
         floats = [self.floats[names.index(v.name)] for v in t.scalars]
         return self.run(program_text(t.name, args), tensors, ints, floats)[0]
-
-    def with_structures(self, t: Traced) -> list[str]:
-        """The inputs; values on a structure bring the argument that holds it."""
-        made = list(t.inputs)
-        for n in t.inputs:
-            kind = self.args[n].kind
-            if kind.startswith("like:") and kind[5:] not in made:
-                made.append(kind[5:])
-        return made
 
     def total(self, programs: Sequence[Traced]) -> Tensor:
         made = self.result(programs[0])

@@ -20,11 +20,13 @@ from tilewright.ir.coord import Index, Stmt
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
-from tilewright.ops.args import Arg, dense_arg, in_rows, program_text, read_program
+from tilewright.ops.args import Arg, dense_arg, in_rows, names_of, program_text
 from tilewright.ops.backend import backend_of
+from tilewright.ops.backward import later_steps
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import entry, structure_of
 from tilewright.ops.library import run
+from tilewright.ops.meeting import Pair, with_positions
 from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES
 from tilewright.ops.sparse import (
@@ -67,16 +69,28 @@ def prepared(
     _check(text, tensors, where)
     _check_sizes(name, held, where)
     if not torch.compiler.is_compiling():
+        wanted = _wanted(held)
         for _ in range(2):  # another format may be searched elsewhere
-            alone, also = _searched(text, *_place(tensors))
+            alone, also, pairs = _searched(text, *_place(tensors), wanted)
             put = {n: in_order(held[n]) for n in alone if unordered(held[n])}
             put |= {n: orderly(held[n], where, n) for n in also if disordered(held[n])}
             if not put:
                 break
             held |= put
             text, tensors, ints = arguments(name, held)
-        text = in_rows(text, tuple(n for n in alone if held[n].structure.format == "csr"))
+        if alone or also:
+            text = in_rows(text, tuple(n for n in alone + also if held[n].format == "csr"))
+            met = {n: v.structure for n, v in held.items() if isinstance(v, SparseTensor)}
+            text, tensors = with_positions(text, tensors, met, pairs)
     return text, tensors, ints, held
+
+
+def _wanted(held: dict[str, Any]) -> tuple[str, ...]:
+    """The inputs that want a gradient."""
+    if not torch.is_grad_enabled():
+        return ()
+    values = {n: v if _dense(v) else v.values for n, v in held.items()}
+    return tuple(n for n, v in values.items() if v is not None and v.requires_grad)
 
 
 def _place(tensors: list[Tensor]) -> tuple[str, int]:
@@ -86,9 +100,7 @@ def _place(tensors: list[Tensor]) -> tuple[str, int]:
 
 def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
-    tensors = [v if _dense(v) else v.values for v in held.values()]
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    if wanted:
+    if _wanted(held):
         held = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
     if _fits(arguments(name, held)[0]):
         return held
@@ -174,14 +186,6 @@ def _check(text: str, tensors: list[Tensor], where: str) -> None:
             )
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """The names of the tensors of a program's text; a constant to torch.compile."""
-    return tuple(n for a in read_program(text)[1] for n in a.names)
-
-
-names_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 def _check_sizes(program: str, inputs: dict[str, Any], where: str) -> None:
     """One size for one axis, over all arguments that it addresses."""
     for axis, places in places_of(program):
@@ -250,11 +254,21 @@ def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
     return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
 
 
-def _searched(text: str, backend: str, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The sparse arguments that are only looked up, and those that loops follow and that are searched as well."""
-    made = entry(text, backend, index)
-    alone = {n for s in made.steps for n in s.searched}
-    return tuple(sorted(alone)), tuple(sorted({n for s in made.steps for n in s.found} - alone))
+@functools.cache
+def _searched(
+    text: str, backend: str, index: int, wanted: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Pair, ...]]:
+    """The sparse arguments that are only looked up; those that loops follow and that are searched as well, be it for a
+    gradient; the pairs that meet."""
+    steps = entry(text, backend, index).steps
+    alone = {n for s in steps for n in s.searched}
+    steps = [*steps, *later_steps(text, backend, index, wanted)]
+    also = {n for s in steps for n in s.found} - alone
+    return (
+        tuple(sorted(alone)),
+        tuple(sorted(also)),
+        tuple({p: None for s in steps for p in s.pairs}),
+    )
 
 
 _leads._dynamo_marked_constant = True  # type: ignore[attr-defined]

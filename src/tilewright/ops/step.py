@@ -6,7 +6,9 @@ alignment; never by sizes of structures.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,19 +17,21 @@ from torch import Tensor
 from tilewright import driver
 from tilewright.analysis.domain import covers, drivers, leading
 from tilewright.analysis.merge import growing
-from tilewright.formats.bind import Bound, Spec, bind
+from tilewright.formats.bind import Bound, Spec, bind, met_name
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
-from tilewright.ir.expr import Const, Expr, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Var
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
 from tilewright.ir.text import text
 from tilewright.language.trace import Traced, source_of
 from tilewright.lowering.flatten import lower_to_flat
-from tilewright.lowering.position import lower_to_position, sizes_of
+from tilewright.lowering.parameters import sizes_of
+from tilewright.lowering.position import lower_to_position
 from tilewright.ops.args import E_LIST, LIST, T_LIST, Arg
 from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH
+from tilewright.ops.meeting import Pair
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.views import VIEWS, derive_views, is_crossed, rows_view, sorted_view, view_of
@@ -119,13 +123,40 @@ class Step:
         perm = VIEWS.get(view, {"perm": "perm"}).get("perm") in a.arrays
         if view in ("csc", "bsc"):
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
-        return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
+        met = self.met(self.args.get(a.kind.removeprefix("like:"), a))
+        return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided, met)
+
+    def met(self, a: Arg) -> tuple[tuple[str, bool], ...]:
+        """The arguments here at whose entries those of another one are known."""
+        told = ((n, turned) for n in self.views for turned in (False, True))
+        return tuple(m for m in told if met_name(*m) in a.arrays)
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """(searched, driving, by swapped indices): arguments whose entries could be known instead of searched."""
+        csr = [n for n in self.views if self.args[n].kind == "csr"]
+        told = ((b, a, t) for b in csr for a in csr for t in (False, True) if a != b)
+        return tuple(pair for pair in told if self.would_read(pair))
+
+    def would_read(self, pair: Pair) -> bool:
+        """Whether the statement would read the array of a pair, if it had it."""
+        name, other, turned = pair
+        fresh, label = copy.copy(self), met_name(other, turned)
+        arg = self.args[name]
+        if label not in arg.arrays:
+            arg = replace(arg, arrays=(*arg.arrays, label))
+        fresh.args = {**self.args, name: arg}
+        nest = lower_to_position(fresh.bind_views().program)
+        return any(isinstance(n, Buffer) and n.name == f"{name}_{label}" for n in walk(nest.body))
 
     def source(self, buffer: str) -> str:
         """The name, among the op's tensors, of an array of the bound program."""
         for name, view in self.views.items():
             if view not in VIEWS and buffer in {f"{name}_{a}" for a in self.args[name].arrays}:
                 return f"{name}.{buffer[len(name) + 1 :]}"
+            for other, turned in self.met(self.args[name]):
+                if buffer == f"{name}_{met_name(other, turned)}":
+                    return f"{name}.{met_name(other, turned)}"
             for what, held in VIEWS.get(view, {}).items():
                 if buffer == f"{name}_{what}":
                     return f"{name}.{held}"

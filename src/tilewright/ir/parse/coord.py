@@ -8,18 +8,18 @@ In: Python's syntax tree. Out: axes, tensors and statements. A name that is neit
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Tensor
+from tilewright.ir.coord import Axis, Index, Met, Tensor
 from tilewright.ir.expr import Buffer, Expr, Load
 from tilewright.ir.parse.expr import Reader
 from tilewright.ir.parse.types import TypeReader
 from tilewright.ir.text.program import usual_coords
 
 AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "repeats", "extent", "name")
-METHODS = ("on", "at", "stored", "strides", "values", "perm")
+METHODS = ("on", "at", "stored", "strides", "values", "perm", "met")
 
 
 class CoordReader(TypeReader, Reader):
@@ -102,7 +102,14 @@ class CoordReader(TypeReader, Reader):
             held = tuple(map(self.size, given["stored"])) if "stored" in given else shape
             values = Buffer(name, dtype, held, role, strides)
         perm = self.known(self.arrays, given["perm"][0], "array") if "perm" in given else None
-        return Tensor(name, dtype, shape, role, axes, coords, values, perm)
+        met = tuple(self.met(given.get("met", ())))
+        return Tensor(name, dtype, shape, role, axes, coords, values, perm, met)
+
+    def met(self, n: Sequence[ast.expr]) -> Iterator[Met]:
+        """b_at_a, j, False"""
+        for at, axis, turned in zip(n[::3], n[1::3], n[2::3], strict=True):
+            array = self.known(self.arrays, at, "array")
+            yield Met(array, self.known(self.axes, axis, "axis"), bool(ast.literal_eval(turned)))
 
     def sum_of(self, n: Any) -> list[tuple[Axis, int]]:
         """i_b * 4 + i_in"""

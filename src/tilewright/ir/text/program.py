@@ -24,7 +24,8 @@ where they are stored stands above the statements:
         y[i, f] = sum(j, a[i, j] * x[j, f])
 
 `.on(axes)` is the path to a value, `.at(i_b * 4 + i_in, j)` how axes make coordinates (one for one unless
-told), `.stored(shape)` the shape of the stored values (none: all ones), `.perm(array)` their order.
+told), `.stored(shape)` the shape of the stored values (none: all ones), `.perm(array)` their order,
+`.met(array, axis, turned)` their places at the entries of another tensor, known by its last axis.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Programs(Stmts):
             self.sizes(_sizes_of(t))
             for ax in t.axes:
                 self.axis_name(ax)
-            for b in (t.perm, *([] if self.inline(t) else [t.values])):
+            for b in (t.perm, *(m.at for m in t.met), *([] if self.inline(t) else [t.values])):
                 if b is not None:
                     self.arrays.setdefault(b)
         tensors = [f"{t.name}: {self.tensor(t)}" for t in p.tensors]
@@ -178,6 +179,9 @@ class Programs(Stmts):
             made += "" if v.strides is None else f".strides({self.many(v.strides)})"
         if t.perm is not None:
             made += f".perm({t.perm.name})"
+        if t.met:
+            told = (f"{m.at.name}, {self.axes[m.axis]}, {m.turned}" for m in t.met)
+            made += f".met({', '.join(told)})"
         return made if t.role == "in" else f"{t.role}[{made}]"
 
     def sum_of(self, parts: tuple[tuple[Axis, int], ...]) -> str:
@@ -191,7 +195,7 @@ def usual_coords(axes: tuple[Axis, ...]) -> tuple[tuple[tuple[Axis, int], ...], 
 
 
 def _sizes_of(t: Tensor) -> list[Expr]:
-    held = [*(b for ax in t.axes for b in ax.arrays), t.values, t.perm]
+    held = [*(b for ax in t.axes for b in ax.arrays), t.values, t.perm, *(m.at for m in t.met)]
     made = [e for b in held if b is not None for e in (*b.shape, *(b.strides or ()))]
     return [*t.shape, *(ax.length for ax in t.axes if ax.length is not None), *made]
 
