@@ -157,7 +157,7 @@ def to_c(p: Nest, exact: Numbers, options: COptions, log: _Log) -> tuple[flat.Pr
     """Stage I, II or III -> scheduled stage III and its C text, with some sizes known exactly."""
     f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
     f = log.keep("scheduled", f if _scheduled(p) else schedule_c(f, options))
-    return f, log.keep("c", c.emit_c(f, options.chunk))
+    return f, log.keep("c", c.emit_c(f, options.grain))
 
 
 def compile_c(p: Nest, exact: Numbers, options: COptions | None = None) -> Kernel:
@@ -167,7 +167,7 @@ def compile_c(p: Nest, exact: Numbers, options: COptions | None = None) -> Kerne
     f, source = to_c(p, exact, options, log)
     fn = build_c.build(source, f.name, options.fuse and not compares(p))
     call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
-    return _kernel(f, "c", log, call, {"width": options.width})
+    return _kernel(f, "c", log, call, options.setting)
 
 
 def compile_slow(p: coord.Program) -> Kernel:

@@ -30,4 +30,4 @@ def settings(name: str, table: str = "SETTINGS") -> list[dict[str, Any]]:
 
 def tune(name: str, *args: Any) -> Any:
     """Measured choice, remembered by the operator."""
-    return importlib.import_module("tilewright.tune").tune(function(name), *args)
+    return op("tuning").tune(function(name), *args)

@@ -12,6 +12,7 @@ from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
+from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -23,6 +24,7 @@ from tilewright.ops.sparse import (
     rows_first,
     text_of,
 )
+from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -105,15 +107,24 @@ def _call(
         and not torch.compiler.is_compiling()
     ):
         a.structure.rows_stored()
-    if setting is None and op == "dot" and backend_of(x.device) == "triton":
-        wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
-        setting = NARROW if x.shape[1] <= NARROW["width"] else wide
     prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
     values = [] if a.values is None else [a.values.contiguous()]
-    ints = made.ints if setting is None else [*made.ints, pack(setting)]
     text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
-    return text, [*made.tensors, *values, x, z], ints
+    tensors = [*made.tensors, *values, x, z]
+    if setting is None:
+        setting = usual(x, op)
+        if not torch.compiler.is_compiling():
+            setting = chosen(made.choices, text, tensors, a.structure, setting).setting
+    return text, tensors, [*made.ints, pack(setting)] if setting else made.ints
+
+
+def usual(x: Tensor, op: str) -> Setting:
+    """Tiles by width and dtype."""
+    if op != "dot" or backend_of(x.device) != "triton":
+        return {}
+    wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
+    return NARROW if x.shape[1] <= NARROW["width"] else wide
 
 
 @public
@@ -122,4 +133,12 @@ def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch
     return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, "dot", setting))
 
 
+def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
+    """Products at stored entries as something to tune."""
+    a = as_sparse(A, "tune(sddmm, A, x, z)")
+    s = rows_first(a).structure
+    return subject_of("sddmm(A, x, z)", s, lambda setting: (*_call(a, x, z, op, setting), ()))
+
+
+sddmm.subject = subject  # type: ignore[attr-defined]
 sddmm.plan = plan  # type: ignore[attr-defined]

@@ -23,6 +23,8 @@ FIELDS = {
     "inner": (4, True),
     "whole": (1, False),
     "listed": (1, False),
+    "prefetch": (6, False),
+    "grain": (4, True),
 }
 
 

@@ -66,6 +66,8 @@ def feature_tile(extent: int, width: int) -> int:
 
 def _reduction(p: flat.Program, nest: Nest, r: Reduction, options: COptions) -> flat.Program:
     if r.variable:
+        if not options.prefetch:
+            return p
         try:
             return prefetch(p, r.name, options.prefetch)
         except ScheduleError:

@@ -7,6 +7,7 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
     edges                        entries in a tile
     warps, stages                of the Triton program
+    width, prefetch, grain       of a C loop: the lanes, entries ahead and iterations of `COptions`
 """
 
 from __future__ import annotations
@@ -54,10 +55,21 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 
 @dataclass(frozen=True)
 class COptions:
-    """chunk: iterations a thread takes at once; prefetch: entries ahead; width: lanes of the feature loop;
-    fuse: products and sums may become one instruction."""
+    """grain: iterations a thread takes at once; prefetch: entries ahead (0: none); width: lanes of the feature
+    loop; fuse: products and sums may become one instruction."""
 
-    chunk: int = 64
+    grain: int = 64
     prefetch: int = 8
     width: int = 128
     fuse: bool = True
+
+    @staticmethod
+    def of(setting: Setting) -> COptions:
+        """The options of a setting; those of an empty one are the usual ones."""
+        if not setting:
+            return COptions()
+        return COptions(setting["grain"], setting.get("prefetch", 0), setting["width"])
+
+    @property
+    def setting(self) -> Setting:
+        return {"width": self.width, "prefetch": self.prefetch, "grain": self.grain}
