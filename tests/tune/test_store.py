@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import multiprocessing
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +16,15 @@ from tilewright.tune.store import Key, Record
 KEY = Key("spmm_sum|a=csr:f32", "c", "100,32", "r7-c7-e9-l4", "a CPU, 2 threads")
 RECORD = Record(KEY, {"width": 128, "grain": 64}, 0.5, "2026-01-01 00:00:00", {"first_ms": 1.0})
 
-WRITER = """
-import sys
-from dataclasses import replace
-from tilewright.tune import store
-from tilewright.tune.store import Key, Record
-me = int(sys.argv[1])
-key = Key("spmm_sum|a=csr:f32", "c", "100,32", "r7-c7-e9-l4", "a CPU, 2 threads")
-for n in range(40):
-    store.put(Record(key, {"width": me, "grain": n}, 0.5, "now", {"filling": "x" * 2000}))
-    store.put(Record(replace(key, sizes=f"{me},{n}"), {"width": me}, 0.5, "now"))
-    assert store.record_of(store.root() / key.folder / (key.file + ".json")).setting["width"] in (0, 1, 2, 3)
-"""
+
+def write(me: int) -> None:
+    """One key that all write, and keys of its own."""
+    path = store.root() / KEY.folder / f"{KEY.file}.json"
+    for n in range(40):
+        long = {"filling": "x" * 5000}
+        store.put(Record(KEY, {"width": me, "grain": n}, 0.5, "now", long))
+        store.put(Record(replace(KEY, sizes=f"{me},{n}"), {"width": me}, 0.5, "now"))
+        assert store.record_of(path).setting["width"] in range(4)
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +34,11 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_found_again_by_a_later_reader() -> None:
+    assert store.empty()
     assert store.find(KEY) is None and not store.knows(KEY)
     path = store.put(RECORD)
     store.forget()
-    assert path is not None and path.is_file()
+    assert path is not None and path.is_file() and not store.empty()
     assert store.find(KEY) == RECORD and RECORD.gain == 2.0
 
 
@@ -67,8 +64,13 @@ def test_the_last_one_counts() -> None:
 
 
 def test_many_processes_write_at_once() -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(n)]) for n in range(4)]
-    assert [w.wait(60) for w in writers] == [0, 0, 0, 0]
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=write, args=(n,)) for n in range(4)]
+    for w in writers:
+        w.start()
+    for w in writers:
+        w.join(60)
+    assert [w.exitcode for w in writers] == [0, 0, 0, 0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(store.read(store.root())) == 161

@@ -12,7 +12,7 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.monoid import LOG2E
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
@@ -111,8 +111,10 @@ def _call(
         tiled = backend_of(q.device) == "triton"
         setting = choose(q.shape[-1], mask.structure.block) if tiled else {}
         if not torch.compiler.is_compiling():
-            sizes = (q4.shape, v3.shape)
-            setting = chosen(made.choices, text, tensors, mask.structure, setting, sizes).setting
+            key = (text, q4.shape, v3.shape, cpu_backend())
+            found = made.choices.get(key)
+            found = found or chosen(made.choices, key, text, tensors, mask.structure, setting)
+            setting = found.setting
     ints = [*made.ints, pack(setting)] if setting else list(made.ints)
     factor = (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1])) * LOG2E
     return text, tensors, ints, [factor]

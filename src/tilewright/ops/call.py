@@ -22,7 +22,7 @@ from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
 from tilewright.ops.args import Arg, dense_arg, program_text, read_program
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.choice import Case, Subject, program_key
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import entry, structure_of
@@ -43,7 +43,7 @@ from tilewright.ops.sparse import (
     stored_rank,
     unordered,
 )
-from tilewright.ops.subject import Call, chosen, subject_of
+from tilewright.ops.subject import DENSE, Call, chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
@@ -155,9 +155,11 @@ def with_choice(
 ) -> list[int]:
     """The integers, with the setting that was measured for such calls; the usual is left to the statement."""
     s = lead_of(held)
-    home = None if s is None else bundle_of(s).choices
+    home = DENSE if s is None else bundle_of(s).choices
     sizes = tuple([v.shape for v in held.values() if _dense(v)])
-    setting = chosen(home, text, tensors, s, {}, sizes).setting
+    key = (text, sizes, tensors[0].get_device(), cpu_backend())
+    choice = home.get(key)
+    setting = (choice or chosen(home, key, text, tensors, s, {})).setting
     return [*ints, pack(setting)] if setting and "long" not in setting else ints
 
 

@@ -75,7 +75,7 @@ class Choice:
 
 def recall(case: Case) -> Record | None:
     """What was measured for such a call, if anything was; asks a GPU's structure only after preparation."""
-    if not store.knows(case.key("")):
+    if store.empty() or not store.knows(case.key("")):
         return None
     s = case.structure
     if s is not None and s.transposed is None and s.device.type != "cpu":

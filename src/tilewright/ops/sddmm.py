@@ -10,7 +10,7 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
@@ -112,10 +112,14 @@ def _call(
     values = [] if a.values is None else [a.values.contiguous()]
     text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
     tensors = [*made.tensors, *values, x, z]
-    if setting is None:
+    if setting is None and torch.compiler.is_compiling():
         setting = usual(x, op)
-        if not torch.compiler.is_compiling():
-            setting = chosen(made.choices, text, tensors, a.structure, setting).setting
+    elif setting is None:
+        key = (text, x.shape[1], cpu_backend())
+        choice = made.choices.get(key)
+        if choice is None:
+            choice = chosen(made.choices, key, text, tensors, a.structure, usual(x, op))
+        setting = choice.setting
     return text, tensors, [*made.ints, pack(setting)] if setting else made.ints
 
 

@@ -11,7 +11,7 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.backend import backend_of, place_of
+from tilewright.ops.backend import backend_of, cpu_backend, place_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Case, Choice, Subject, program_key
 from tilewright.ops.plans import choose, listed, may_list
@@ -145,7 +145,8 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
     text = program_text(f"spmm_{name}", args)
     if choice is None and not torch.compiler.is_compiling():
         moving = [x] if a.values is None else [a.values, x]
-        choice = chosen(made.choices, text, [*tensors, *moving], s, {})
+        key = (text, x.shape, cpu_backend())
+        choice = chosen(made.choices, key, text, [*tensors, *moving], s, {})
     if choice is not None and "long" not in choice.setting and choice.setting:
         ints.append(pack(choice.setting))
     return Recipe(text, tensors, ints, choice)

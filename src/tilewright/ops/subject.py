@@ -35,7 +35,7 @@ from tilewright.tune.statistics import statistics_of
 Call = tuple[str, Sequence[Tensor], Sequence[int], Sequence[float]]
 Arguments = Callable[[Setting | None], Call]
 REMEMBERED = 4096
-_DENSE: dict[Any, Choice] = {}
+DENSE: dict[Any, Choice] = {}  # the home of calls without a structure
 
 
 def case_of(text: str, tensors: Sequence[Tensor], structure: Structure | None) -> Case:
@@ -52,32 +52,24 @@ def first_step(text: str, tensors: Sequence[Tensor]) -> Step:
 
 
 def chosen(
-    home: dict[Any, Choice] | None,
+    home: dict[Any, Choice],
+    key: Any,
     text: str,
     tensors: Sequence[Tensor],
     structure: Structure | None,
     usual: Setting,
-    key: Any = None,
 ) -> Choice:
-    """The choice of calls without a work list: measured for such, or the usual. Remembered at `home` under `key`.
-
-    home: of the structure; None: there is none. key: the sizes that matter; None: those of the last two tensors.
-    """
-    at = _DENSE if home is None else home
-    label = (text, backend_of(tensors[0].device), key or (tensors[-1].shape, tensors[-2].shape))
-    made = at.get(label)
-    if made is None:
-        if len(at) >= REMEMBERED:
-            at.clear()
-        made = at[label] = decide(
-            case_of(text, tensors, structure), lambda: Choice(usual, "default")
-        )
+    """The choice of calls without a work list, kept at `home` under `key`: measured for such, or the usual."""
+    if len(home) >= REMEMBERED:
+        home.clear()
+    case = case_of(text, tensors, structure)
+    made = home[key] = decide(case, lambda: Choice(usual, "default"))
     return made
 
 
 def forget(s: Structure | None) -> None:
     """Calls on a structure, and those of programs without one, choose again."""
-    _DENSE.clear()
+    DENSE.clear()
     for held in (s, None if s is None else s.csr, None if s is None else s.transposed):
         if held is not None:
             for key in [k for k in held.plans if k == "bundle" or k[0] == "chosen"]:
@@ -121,7 +113,9 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
 def _completion(
     step: Step, sizes: dict[str, int], s: Structure | None, tensors: Sequence[Tensor]
 ) -> Callable[[Setting], Setting]:
-    """Settings of work lists that leave the feature tile open get one."""
+    """What a setting leaves open: the feature tile of a work list, the usual options of C."""
+    if step.kind == "c":
+        return lambda setting: {**COptions().setting, **setting}
     if step.kind != "lists" or s is None:
         return lambda setting: setting
     return lambda setting: complete(setting, s, step.span(sizes), tensors[-1].dtype)

@@ -89,11 +89,20 @@ def find(
     """Search the settings given, or the whole space in the order of the cost model."""
     device = subject.case.device
     tell = teller(subject.title, budget_s, show)
-    order = candidates(subject) if settings is None else list(settings)
+    order = candidates(subject) if settings is None else checked(subject, settings)
     first = [] if settings is not None else [subject.first]
     full = [subject.complete(s) for s in (*first, *order)]
     unique = [s for n, s in enumerate(full) if s not in full[:n]]
     return search(unique, subject.make, device, budget_s, is_cold(subject, cold), tell)
+
+
+def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings that the caller gave: their values may be any, their names may not."""
+    known = [p.name for p in subject.space.params]
+    for name in (n for s in settings for n in s if n not in known):
+        expected = f"names of {subject.space.name}: {', '.join(known)}"
+        raise error("argument", where="tune", name="settings", got=name, expected=expected)
+    return list(settings)
 
 
 def candidates(subject: Subject) -> list[Setting]:

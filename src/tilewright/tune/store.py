@@ -114,6 +114,11 @@ def _folder(key: Key) -> _Folder:
         return _OPEN[path]
 
 
+def empty() -> bool:
+    """Whether nothing was ever kept: asked first, since it costs next to nothing."""
+    return not _OPEN and not root().is_dir()
+
+
 def knows(key: Key) -> bool:
     """Whether there is a record of this call on any structure."""
     return key.call in _folder(key).calls
