@@ -14,6 +14,7 @@ from ops.places import Place
 import tilewright as tw
 from tilewright.ops import tuning
 from tilewright.ops.plans import choose, complete, list_model
+from tilewright.ops.ready import served
 from tilewright.ops.spaces import SETTINGS
 from tilewright.runtime.counters import counters
 from tilewright.schedule.options import COptions
@@ -100,7 +101,7 @@ def test_every_operator_is_tuned_and_uses_what_was_found(name: str, where: Place
     want = dense(op(*args, **options))
     got = tw.tune(op, *args, settings=[setting], budget_s=0, **options)
     assert setting.items() <= got.items()
-    with tw.ops.ready.served() as kernels:  # type: ignore[attr-defined]
+    with served() as kernels:
         close(dense(op(*args, **options)), want, want.dtype)
     used = kernels[-1].setting
     assert {k: v for k, v in setting.items() if k not in ("long", "chunk", "group")}.items() <= {
@@ -117,6 +118,16 @@ def test_a_later_process_uses_it(fast: Place) -> None:
     other = tw.SparseTensor.from_dense(matrix(device=fast.device)).prepare()
     assert tw.spmm.plan(other, x).setting == setting  # type: ignore[attr-defined]
     assert tw.spmm.plan(other, randn(12, 6, device=fast.device)).setting != setting  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("source", ["coo", "csc"])
+def test_structures_that_are_walked_in_another_format(source: str, fast: Place) -> None:
+    A, x = sparse(fast).to_format(source), randn(12, 5, device=fast.device)
+    tw.spmm(A, x)
+    tw.tune(tw.spmm, A, x, settings=[C_SETTING], budget_s=0)
+    with served() as kernels:
+        tw.spmm(A, x)
+    assert kernels[0].setting == C_SETTING
 
 
 def test_nothing_is_measured_unless_asked(where: Place, monkeypatch: pytest.MonkeyPatch) -> None:

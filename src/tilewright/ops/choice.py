@@ -100,3 +100,4 @@ class Subject:
     make: Callable[[Setting], Callable[[], list[Tensor]]]
     model: Model | None = None
     complete: Callable[[Setting], Setting] = field(default=lambda s: s)
+    given: Structure | None = None  # the structure that the user gave, where another one is walked

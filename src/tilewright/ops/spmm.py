@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -180,12 +181,13 @@ def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum")
 
 def subject(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum") -> Subject:
     """A product as something to tune."""
-    a = rows_first(as_sparse(A, "tune(spmm, A, x)"))
-    a = a if values is None else a.with_values(values)
+    given = as_sparse(A, "tune(spmm, A, x)")
+    a = rows_first(given if values is None else given.with_values(values))
     s = a.structure
     if backend_of(s.device) == "triton" and s.transposed is None:
         s.prepare()
-    return subject_of("spmm(A, x)", s, lambda setting: (*_call(a, x, reduce, setting), ()))
+    made = subject_of("spmm(A, x)", s, lambda setting: (*_call(a, x, reduce, setting), ()))
+    return replace(made, given=given.structure)
 
 
 spmm.subject = subject  # type: ignore[attr-defined]

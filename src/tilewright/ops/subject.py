@@ -67,13 +67,13 @@ def chosen(
     return made
 
 
-def forget(s: Structure | None) -> None:
+def forget(subject: Subject) -> None:
     """Calls on a structure, and those of programs without one, choose again."""
     DENSE.clear()
-    for held in (s, None if s is None else s.csr, None if s is None else s.transposed):
-        if held is not None:
-            for key in [k for k in held.plans if k == "bundle" or k[0] == "chosen"]:
-                del held.plans[key]
+    for s in (subject.case.structure, subject.given):
+        if s is not None:
+            for key in [k for k in s.plans if k == "bundle" or k[0] == "chosen"]:
+                del s.plans[key]
 
 
 def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subject:

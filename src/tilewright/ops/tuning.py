@@ -51,7 +51,7 @@ def tune(
     found = find(subject, budget_s, settings, cold, show)
     record = record_of(subject, found, budget_s, cold)
     store.put(record, save)
-    forget(subject.case.structure)
+    forget(subject)
     return dict(record.setting)
 
 

@@ -7,15 +7,14 @@ gain over it is measured side by side, and its output is what all others must ag
     found = search([first, *others], make, torch.device("cpu"), budget_s=10)
     found.best.setting, found.gain
 
-The first half of the budget goes to trying settings with few repeats; then the better half stays and the repeats
-are doubled, until two are left, time is over, or the user interrupts: what was found so far is kept.
+At least half of the budget goes to trying settings with few repeats; then the better half stays and the repeats are
+doubled, until the last two were compared for long, time is over, or the user interrupts: what was found is kept.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -25,17 +24,22 @@ from torch import Tensor
 from tilewright.schedule.options import Setting
 from tilewright.tune import measure
 
-FIRST, MOST = 3, 96  # repeats in the first round, and at most
+FIRST, MOST = 3, 64  # calls in the first round, at least and at most
+LOOK_S, LONG_S = (
+    5e-3,
+    0.25,
+)  # of calls in the first round; of calls after which the last two are told apart
 SLOW = 4.0  # times the best: not tried again
 
 
 @dataclass
 class Trial:
-    """A setting, its call, the seconds of its calls; or why it was dropped."""
+    """A setting, its call, the seconds of its calls and the rounds it stayed in; or why it was dropped."""
 
     setting: Setting
     call: measure.Fn | None = None
     times: list[float] = field(default_factory=list)
+    rounds: int = 0
     build_s: float = 0.0
     why: str = ""
 
@@ -64,9 +68,9 @@ class Found:
 
     @property
     def best(self) -> Trial:
-        """The fastest of those that were compared longest."""
-        most = max((len(t.times) for t in self.right), default=0)
-        return next((t for t in self.right if len(t.times) == most), self.first)
+        """The fastest of those that stayed to the last round."""
+        last = max((t.rounds for t in self.right), default=0)
+        return next((t for t in self.right if t.rounds == last), self.first)
 
     @property
     def gain(self) -> float:
@@ -89,12 +93,15 @@ def search(
     began = time.perf_counter()
     found = Found([])
     spent = lambda: time.perf_counter() - began
-    found.ended = "interrupted"
-    with suppress(KeyboardInterrupt):
+    try:
         for stage in _stages(found, settings, make, device, budget_s, cold, spent):
             tell(stage, found, spent())
         tried = f"{len(found.trials)} of {len(settings)} settings"
         found.ended = tried if len(found.trials) < len(settings) else f"all {tried}"
+    except KeyboardInterrupt:
+        if not found.right:
+            raise
+        found.ended = f"{len(found.right)} of {len(settings)} settings until interrupted"
     found.spent_s = spent()
     for t in found.trials:
         t.call = None
@@ -112,14 +119,15 @@ def _stages(
 ) -> Iterator[str]:
     expected: list[Tensor] = []
     for n, setting in enumerate(settings):
-        if n > 1 and spent() + _longest(found) > budget_s / 2:
+        if n > 1 and spent() + _longest(found) + _reserve(found, budget_s) > budget_s:
             break
         trial = Trial(setting)
         found.trials.append(trial)
         expected = _try(trial, make, device, cold, expected)
         yield "trying"
-    repeats, kept = 2 * FIRST, found.right
-    while len(kept) > 1 and repeats <= MOST and spent() < budget_s:
+    kept = found.right
+    repeats = max((len(t.times) for t in kept), default=FIRST)
+    while len(kept) > 1 and spent() < budget_s:
         kept = kept[: max(2, -(-len(kept) // 2))]
         kept = [t for t in kept if t.seconds < SLOW * kept[0].seconds]
         if found.first not in kept:
@@ -129,9 +137,17 @@ def _stages(
         calls = [t.call for t in kept if t.call is not None]
         for t, times in zip(kept, measure.seconds(calls, repeats, device, cold), strict=True):
             t.times += times
+            t.rounds += 1
         kept = sorted(kept, key=lambda t: t.seconds)
-        repeats *= 2
         yield "comparing"
+        if len(kept) <= 3 and sum(kept[0].times) > LONG_S:
+            break
+        repeats *= 2
+
+
+def _reserve(found: Found, budget_s: float) -> float:
+    """What comparing will need: some time, more where calls are long, half of the budget at most."""
+    return min(budget_s / 2, 4 * LONG_S + 100 * min(found.best.seconds, budget_s))
 
 
 def _longest(found: Found) -> float:
@@ -159,4 +175,7 @@ def _try(
     trial.build_s = time.perf_counter() - began
     trial.why = (measure.differs(outs, expected) or "") if expected else ""
     trial.times = measure.seconds([trial.call], FIRST, device, cold)[0]
+    more = min(MOST, int(LOOK_S / max(trial.seconds, 1e-9))) - FIRST
+    if more > 0:
+        trial.times += measure.seconds([trial.call], more, device, cold)[0]
     return expected or outs
