@@ -100,4 +100,5 @@ class Subject:
     make: Callable[[Setting], Callable[[], list[Tensor]]]
     model: Model | None = None
     complete: Callable[[Setting], Setting] = field(default=lambda s: s)
+    shown: tuple[Setting, ...] = ()  # settings that have served well elsewhere
     given: Structure | None = None  # the structure that the user gave, where another one is walked

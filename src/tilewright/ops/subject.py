@@ -86,14 +86,15 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
         got = "several statements" if many > 1 else "nothing that a setting could change"
         expected = "an operator, or a program of one statement with a reduction"
         raise error("argument", where=f"tune({title})", name="op", got=got, expected=expected)
-    case = case_of(text, tensors, structure)
+    case, space = case_of(text, tensors, structure), space_of(step, sizes)
     now = unpack(step.packed(ints))
     if step.kind == "c":
         first = COptions.of(now).setting
     elif step.kind == "lists" and structure is not None:
         first = choose(structure, step.span(sizes), tensors[-1].dtype, case).setting
     else:
-        first = step.setting(now, sizes)
+        full = step.setting(now, sizes)
+        first = {p.name: full[p.name] for p in space.params if p.name in full}
 
     def make(setting: Setting) -> Callable[[], list[Tensor]]:
         arguments = call(setting)
@@ -102,11 +103,12 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
     return Subject(
         title,
         case,
-        space_of(step, sizes),
+        space,
         first,
         make,
         model_of(step, sizes, structure, case),
         _completion(step, sizes, structure, tensors),
+        tuple(spaces.SETTINGS) if step.kind == "lists" else (),
     )
 
 

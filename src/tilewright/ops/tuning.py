@@ -106,11 +106,12 @@ def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:
 
 
 def candidates(subject: Subject) -> list[Setting]:
-    """The points of the space, the cheapest by the model first."""
-    points = [subject.complete(p) for p in subject.space.points()]
-    if subject.model is None:
-        return points
-    return [s for s, _ in rank(subject.model, points)]
+    """The points of the space, the cheapest by the model first; those that have served elsewhere before all."""
+    made: list[Setting] = []
+    for points in (subject.shown, subject.space.points()):
+        full = [subject.complete(p) for p in points]
+        made += full if subject.model is None else [s for s, _ in rank(subject.model, full)]
+    return made
 
 
 def is_cold(subject: Subject, cold: bool | None) -> bool:
