@@ -138,8 +138,7 @@ def arguments(
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
         if not homes:
-            beside = program_key(name, (arg, *(dense_arg(n, v) for n, v in dense.items())))
-            arg, more, sizes = with_lists(arg, more, sizes, value, dense, beside, listing)
+            arg, more, sizes = with_lists(arg, more, sizes, value, dense, name, listing)
         homes.append((value, arg))
         args.append(arg)
         tensors += more
@@ -212,9 +211,14 @@ def with_lists(
         return arg, tensors, ints
     x = dense[-1]
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
-    shapes = tuple(tuple(v.shape) for v in inputs.values())
-    case = Case(program, "lists", shapes, s, x.device)
-    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad, setting, case)
+
+    def case() -> Case:
+        key = program_key(program, (arg, *(dense_arg(n, v) for n, v in inputs.items())))
+        shapes = tuple(tuple(v.shape) for v in inputs.values())
+        return Case(key, "lists", shapes, s, x.device)
+
+    name = f"{program} {arg.dtype}"
+    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad, setting, name, case)
     at = len(arg.arrays)
     made = replace(arg, arrays=(*arg.arrays, *names))
     return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]

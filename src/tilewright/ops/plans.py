@@ -5,6 +5,7 @@ Plans live on the structure (`structure.plans`), so they are shared by all tenso
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -27,6 +28,7 @@ WHOLE_BYTES = 44 << 20
 NARROWEST = 32
 BUSY_WARPS = 4096
 HELD = 16
+MakeCase = Callable[[], Case]
 
 
 def modelled(s: Structure, span: int, dtype: torch.dtype) -> Choice:
@@ -62,12 +64,17 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     return made
 
 
-def choose(s: Structure, span: int, dtype: torch.dtype, case: Case | None = None) -> Choice:
-    """The setting of a structure for a width and dtype: measured for such a case, or modelled."""
-    key = ("chosen", span, dtype) if case is None else ("chosen", span, dtype, case.program)
+def choose(
+    s: Structure, span: int, dtype: torch.dtype, name: str = "", case: MakeCase | None = None
+) -> Choice:
+    """The setting of a structure for a width and dtype: measured for such a case of a program, or modelled.
+
+    name: of the program, with the dtype of its values; its case is asked for once.
+    """
+    key = ("chosen", span, dtype, name) if case is not None else ("chosen", span, dtype)
     if key not in s.plans:
         shared = partial(choose, s, span, dtype)
-        s.plans[key] = modelled(s, span, dtype) if case is None else decide(case, shared)
+        s.plans[key] = modelled(s, span, dtype) if case is None else decide(case(), shared)
     made: Choice = s.plans[key]
     return made
 
@@ -94,7 +101,8 @@ def listed(
     dtype: torch.dtype,
     backward: bool,
     setting: Setting | None = None,
-    case: Case | None = None,
+    name: str = "",
+    case: MakeCase | None = None,
 ) -> tuple[tuple[str, ...], list[Tensor], list[int]]:
     """(array names, tensors, integers) of the work lists that a call takes along."""
     names: list[str] = []
@@ -108,7 +116,7 @@ def listed(
         if structure is None or not wanted:
             continue
         if setting is None:
-            chosen = choose(structure, span, dtype, known).setting
+            chosen = choose(structure, span, dtype, name, known).setting
         else:
             chosen = complete(setting, s, span, dtype)
         work = work_list_of(structure, chosen)

@@ -59,8 +59,8 @@ def lists(span: int, half: bool) -> Space:
         "lists",
         (
             Param("rows", (2, 4, 8, 16), format=True),
-            Param("long", (8, 16, 32, 64, 128), format=True),
-            Param("chunk", (128, 256, 512, 2048), format=True),
+            Param("long", (16, 32, 128), format=True),
+            Param("chunk", (128, 512, 2048), format=True),
             Param("unroll", (2, 4, 8)),
             Param("warps", (1, 2, 4)),
             Param("width", tiles),

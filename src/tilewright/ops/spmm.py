@@ -137,9 +137,10 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
     s, args = a.structure, (sparse_arg("a", a, arrays), dense_arg("x", x))
     choice = Choice(setting, "given") if setting is not None else None
     if may_list(s, x, setting):
-        case = Case(program_key(f"spmm_{name}", args), "lists", (tuple(x.shape),), s, x.device)
-        choice = choice or choose(s, x.shape[-1], x.dtype, case)
-        names, more, plan_ints = listed(s, x.shape[-1], x.dtype, grad, setting, case)
+        program = program_key(f"spmm_{name}", args)
+        case = lambda: Case(program, "lists", (tuple(x.shape),), s, x.device)
+        choice = choice or choose(s, x.shape[-1], x.dtype, program, case)
+        names, more, plan_ints = listed(s, x.shape[-1], x.dtype, grad, setting, program, case)
         args = (sparse_arg("a", a, (*arrays, *names)), args[1])
         tensors += more
         ints += plan_ints

@@ -91,7 +91,9 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
     if step.kind == "c":
         first = COptions.of(now).setting
     elif step.kind == "lists" and structure is not None:
-        first = choose(structure, step.span(sizes), tensors[-1].dtype, case).setting
+        first = choose(
+            structure, step.span(sizes), tensors[-1].dtype, case.program, lambda: case
+        ).setting
     else:
         full = step.setting(now, sizes)
         first = {p.name: full[p.name] for p in space.params if p.name in full}

@@ -6,9 +6,12 @@ tune(relu_max, A, x, budget_s=2)  # a program of the user's own
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from tilewright.ops.call import subject as call_subject
 from tilewright.ops.choice import Subject
@@ -47,8 +50,9 @@ def tune(
 
     >>> tune(spmm, A, x, budget_s=5)
     """
-    subject = subject_of_op(op, args, options)
-    found = find(subject, budget_s, settings, cold, show)
+    with torch.no_grad():
+        subject = subject_of_op(op, args, options)
+        found = find(subject, budget_s, settings, cold, show)
     record = record_of(subject, found, budget_s, cold)
     store.put(record, save)
     forget(subject)
@@ -57,10 +61,10 @@ def tune(
 
 def subject_of_op(op: Any, args: Sequence[Any], options: dict[str, Any]) -> Subject:
     """What is to be tuned, with the mistakes of its call told."""
-    if isinstance(op, Program):
+    if isinstance(op, Program) and not options:
         name, inputs, floats = op.inputs(*args)
         return call_subject(name, inputs, list(floats.values()))
-    if op is einsum and args:
+    if op is einsum and args and not options:
         name, names = einsum_traced(args[0], len(args) - 1)
         return call_subject(name, dict(zip(names, args[1:], strict=True)), [])
     made = getattr(op, "subject", None)
@@ -69,13 +73,14 @@ def subject_of_op(op: Any, args: Sequence[Any], options: dict[str, Any]) -> Subj
         expected = "tw.spmm, sddmm, linear, attention, einsum or a program"
         raise error("argument", where="tune(op, ...)", name="op", got=got, expected=expected)
     try:
-        subject: Subject = made(*args, **options)
+        inspect.signature(made).bind(*args, **options)
     except TypeError as why:
-        name = getattr(op, "__name__", str(op))
+        name, got = getattr(op, "__name__", str(op)), str(why)
         expected = f"the arguments of {name}"
         raise error(
-            "argument", where=f"tune({name}, ...)", name="args", got=why, expected=expected
-        ) from why
+            "argument", where=f"tune({name}, ...)", name="args", got=got, expected=expected
+        ) from None
+    subject: Subject = made(*args, **options)
     return subject
 
 
@@ -92,8 +97,15 @@ def find(
     order = candidates(subject) if settings is None else checked(subject, settings)
     first = [] if settings is not None else [subject.first]
     full = [subject.complete(s) for s in (*first, *order)]
-    unique = [s for n, s in enumerate(full) if s not in full[:n]]
-    return search(unique, subject.make, device, budget_s, is_cold(subject, cold), tell)
+    unique = {tuple(sorted(s.items())): s for s in reversed(full)}
+    return search(
+        list(reversed(unique.values())),
+        subject.make,
+        device,
+        budget_s,
+        is_cold(subject, cold),
+        tell,
+    )
 
 
 def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:
