@@ -74,7 +74,7 @@ def test_ragged() -> None:
 
 
 def test_tune(a: tw.SparseTensor, x: torch.Tensor) -> None:
-    assert isinstance(tw.tune(tw.spmm, a, x), dict)
+    assert isinstance(tw.tune(tw.spmm, a, x, budget_s=0.3), dict)
 
 
 def test_compile(a: tw.SparseTensor, x: torch.Tensor) -> None:

@@ -14,9 +14,10 @@ from tilewright.language.trace import axes
 from tilewright.ops import attention, einsum, linear, program, sddmm, spmm, tune
 from tilewright.ops.doors import block_mask, graph, ragged
 from tilewright.support.errors import TilewrightError
+from tilewright.support.version import VERSION
 from tilewright.view.explain import explain
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "SparseTensor",

@@ -2,6 +2,7 @@
 
 tilewright demo [--out DIR]      what the package does, in a minute
 tilewright bench SUITE ...       measurements; `tilewright bench --help`
+tilewright tune ACTION ...       measured plans: run, list, show, clear
 tilewright env                   versions, back ends, cache folder, knobs
 tilewright code NAME             every stage of an operator on a small example
 tilewright resume FILE           the stages that follow the one in a file, which may be edited
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright import bench, driver
+from tilewright.bench import tuning
 from tilewright.schedule.record import parse_steps
 from tilewright.support.errors import TilewrightError, error
 from tilewright.view import demo, environment, samples, stages
@@ -46,12 +48,15 @@ def parser() -> argparse.ArgumentParser:
         "--schedule", type=Path, metavar="FILE", help="steps to take, one a line: schedule.py"
     )
     commands.add_parser("bench", help="measurements beside peers", add_help=False)
+    commands.add_parser("tune", help="measured plans: run, list, show, clear", add_help=False)
     return made
 
 
 def run(argv: Sequence[str]) -> int:
     if argv[:1] == ["bench"]:
         return bench.main(list(argv[1:]))
+    if argv[:1] == ["tune"]:
+        return tuning.main(list(argv[1:]))
     args = parser().parse_args(argv)
     if args.command == "demo":
         return demo.main(args.out, demo.TINY if args.tiny else None)

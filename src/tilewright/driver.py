@@ -184,7 +184,7 @@ def to_c(
     f = lowered = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
     if schedule is not None or not _scheduled(p):
         f = _schedule(lowered, log, schedule, lambda: schedule_c(lowered, options))
-    return log.keep("scheduled", f), log.keep("c", c.emit_c(f, options.chunk))
+    return log.keep("scheduled", f), log.keep("c", c.emit_c(f, options.grain))
 
 
 def compile_c(
@@ -196,7 +196,7 @@ def compile_c(
     f, source = to_c(p, exact, options, log, schedule)
     fn = build_c.build(source, f.name, options.fuse and not compares(p))
     call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
-    return _kernel(f, "c", log, call, {"width": options.width})
+    return _kernel(f, "c", log, call, options.setting)
 
 
 def compile_slow(p: coord.Program) -> Kernel:

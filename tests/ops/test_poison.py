@@ -11,6 +11,7 @@ from ops.matrices import leaf, matrix, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.ops.choice import Choice
 
 
 @tw.program
@@ -59,9 +60,8 @@ def spmm_max(place: Place) -> Any:
 @call
 def spmm_listed(place: Place) -> Any:
     A = tw.SparseTensor.from_dense(wide(place)).prepare()
-    A.structure.plans["chosen", 5, torch.float32] = {
-        **{"rows": 4, "unroll": 2, "long": 8, "chunk": 64, "warps": 1, "width": 8, "outer": 0}
-    }
+    setting = {"rows": 4, "unroll": 2, "long": 8, "chunk": 64, "warps": 1, "width": 8, "outer": 0}
+    A.structure.plans["chosen", 5, torch.float32] = Choice(setting, "given")
     return tw.spmm(A, randn(600, 5, device=place.device))
 
 

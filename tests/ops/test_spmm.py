@@ -10,6 +10,7 @@ from ops.places import Place
 import tilewright as tw
 from tilewright.ir.parse import parse
 from tilewright.ir.text import text
+from tilewright.ops.choice import Choice
 from tilewright.ops.plans import choose, work_list_of
 from tilewright.ops.spmm import _call as spmm_call
 from tilewright.schedule.options import Setting
@@ -183,8 +184,9 @@ SETTING: Setting = {"rows": 4, "unroll": 2, "long": 16, "chunk": 64, "warps": 1}
 
 def listed(A: tw.SparseTensor, x: torch.Tensor, setting: Setting = SETTING):  # type: ignore[no-untyped-def]
     """The prepared structure uses this setting from now on."""
-    A.structure.plans["chosen", x.shape[-1], x.dtype] = {**setting, "width": 16, "outer": 0}
-    return A.structure, A.structure.plans["chosen", x.shape[-1], x.dtype]
+    full = {**setting, "width": 16, "outer": 0}
+    A.structure.plans["chosen", x.shape[-1], x.dtype] = Choice(full, "given")
+    return A.structure, full
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
@@ -233,7 +235,7 @@ def test_default_setting_of_a_prepared_structure(tiled: Place) -> None:
     A = tw.SparseTensor.from_dense(dense).prepare()
     x = randn(700, 20, device=tiled.device)
     got = tw.spmm(A, x)
-    assert choose(A.structure, 20, torch.float32)["rows"] >= 1
+    assert choose(A.structure, 20, torch.float32).setting["rows"] >= 1
     close(got, dense @ x, torch.float16)
 
 

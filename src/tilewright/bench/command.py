@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tilewright.bench import attention, formats, rows, sddmm, spmm
+from tilewright.bench import attention, formats, regret, rows, sddmm, spmm
 from tilewright.bench.suite import Options, Run
 from tilewright.support.errors import error
 
@@ -20,6 +20,7 @@ SUITES = {
     "rows": rows.measure,
     "attention": attention.measure,
     "formats": formats.measure,
+    "regret": regret.measured,
 }
 
 

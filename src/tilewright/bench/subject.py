@@ -29,5 +29,5 @@ def settings(name: str, table: str = "SETTINGS") -> list[dict[str, Any]]:
 
 
 def tune(name: str, *args: Any) -> Any:
-    """Measured choice, remembered by the operator."""
-    return importlib.import_module("tilewright.tune").tune(function(name), *args)
+    """Measured choice among the settings that the operator declares, remembered."""
+    return op("tuning").tune(function(name), *args, settings=settings(name))

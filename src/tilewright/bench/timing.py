@@ -13,26 +13,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from statistics import median
 
 import torch
 
+from tilewright.tune.measure import flush
+
 Fn = Callable[[], object]
 
-FLUSH_BYTES = 256 << 20
 REPLAYS, BUDGET_S = 40, 0.25
-
-
-@cache
-def _flush_buffer() -> torch.Tensor:
-    l2 = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)
-    return torch.empty(max(FLUSH_BYTES, 2 * l2), dtype=torch.int8, device="cuda")
-
-
-def flush() -> None:
-    """Fill L2 with something else; the write also keeps the GPU busy while launches queue up."""
-    _flush_buffer().zero_()
 
 
 def capture(fn: Fn) -> torch.cuda.CUDAGraph:

@@ -59,7 +59,7 @@ def parameters(p: flat.Program) -> list[tuple[str, str]]:
     return [*made, ("n_threads", "int")]
 
 
-def emit_c(p: flat.Program, chunk: int = 64) -> str:
+def emit_c(p: flat.Program, grain: int = 64) -> str:
     """The text of a C file with one function."""
     for what, asked, why, cure in (
         ("order", p.order, "threads take the loops of the grid as they stand", "reorder the loops"),
@@ -71,14 +71,14 @@ def emit_c(p: flat.Program, chunk: int = 64) -> str:
             expected = "a schedule for the CPU"
             raise error("illegal", name=what, got=why, expected=expected, cure=cure)
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
-    body = "\n".join("  " + line for line in _Printer(p, chunk).block(p.body, (), ()))
+    body = "\n".join("  " + line for line in _Printer(p, grain).block(p.body, (), ()))
     search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
     return f"{prelude(body)}{search}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
 
 
 class _Printer:
-    def __init__(self, p: flat.Program, chunk: int) -> None:
-        self.p, self.chunk = p, chunk
+    def __init__(self, p: flat.Program, grain: int) -> None:
+        self.p, self.grain = p, grain
         self.table = value_lanes(p)
         self.extents = lane_extents(p)
         self.inline: dict[Any, Expr] = {}
@@ -159,7 +159,7 @@ class _Printer:
         self.parallel = True
         many = f" collapse({len(nest)})" if len(nest) > 1 else ""
         made = [
-            f"#pragma omp parallel for{many} schedule(dynamic, {self.chunk}) num_threads(n_threads)"
+            f"#pragma omp parallel for{many} schedule(dynamic, {self.grain}) num_threads(n_threads)"
         ]
         inner = self.block(nest[-1].body, lanes, guards)
         self.parallel = False

@@ -12,12 +12,14 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.monoid import LOG2E
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
+from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import bundle_of, check_dense, prepare_at_second_use, text_of
+from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -103,12 +105,19 @@ def _call(
     if grad:
         prepare_at_second_use(mask.structure, grad)
     made = bundle_of(mask.structure)
-    ints = list(made.ints)
-    if backend_of(q.device) == "triton":
-        ints.append(pack(setting or choose(q.shape[-1], mask.structure.block)))
     text = text_of("attention_blocks", "mask", mask, made, q=q4, k=k3, v=v3)
+    tensors = [*made.tensors, q4, k3, v3]
+    if setting is None:
+        tiled = backend_of(q.device) == "triton"
+        setting = choose(q.shape[-1], mask.structure.block) if tiled else {}
+        if not torch.compiler.is_compiling():
+            key = (text, q4.shape, v3.shape, cpu_backend())
+            found = made.choices.get(key)
+            found = found or chosen(made.choices, key, text, tensors, mask.structure, setting)
+            setting = found.setting
+    ints = [*made.ints, pack(setting)] if setting else list(made.ints)
     factor = (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1])) * LOG2E
-    return text, [*made.tensors, q4, k3, v3], ints, [factor]
+    return text, tensors, ints, [factor]
 
 
 def choose(d: int, block: tuple[int, int]) -> Setting:
@@ -131,4 +140,20 @@ def plan(
     return Launch(*_call(q, k, v, mask, scale, setting))
 
 
+def subject(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: SparseTensor,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Subject:
+    """Attention as something to tune."""
+    _check(q, k, v, mask, enable_gqa)
+    s = mask.structure
+    return subject_of("attention(q, k, v)", s, lambda new: _call(q, k, v, mask, scale, new))
+
+
+attention.subject = subject  # type: ignore[attr-defined]
 attention.plan = plan  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tilewright.ops.backend import backend_of
+from tilewright.ops.choice import Choice
 from tilewright.ops.entry import entry
 from tilewright.ops.settings import unpack
 from tilewright.runtime.kernel import Kernel
@@ -25,7 +26,9 @@ class Launch:
         tensors: Sequence[Tensor],
         ints: Sequence[int],
         floats: Sequence[float] = (),
+        choice: Choice | None = None,
     ) -> None:
+        self.choice = choice
         device = next(t.device for t in tensors)
         step = entry(program, backend_of(device), tensors[0].get_device()).steps[0]
         self.tensors, self.ints, self.floats = list(tensors), list(ints), list(floats)
@@ -35,6 +38,7 @@ class Launch:
         self.ready = step.ready(self.ints, self.sizes)
         self.outs = self.ready.alloc(self.tensors[self.ready.like], *self.sizes)
         self.packed: Setting = unpack(step.packed(self.ints))
+        self.chosen = choice.setting if choice is not None else {}
 
     @property
     def out(self) -> Tensor:
@@ -46,7 +50,7 @@ class Launch:
 
     @property
     def setting(self) -> Setting:
-        return {**self.kernel.setting, **self.packed}
+        return {**self.kernel.setting, **self.packed, **self.chosen}
 
     def launch(self) -> None:
         self.ready.into(self.tensors, self.outs, self.sizes, self.ints, self.floats)

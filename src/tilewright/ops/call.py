@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.ir.coord import Index, Stmt
@@ -21,18 +22,21 @@ from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
 from tilewright.ops.args import Arg, dense_arg, in_rows, names_of, program_text
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import later_steps
+from tilewright.ops.choice import Case, Subject, program_key
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import entry, structure_of
 from tilewright.ops.library import run
 from tilewright.ops.meeting import Pair, with_positions
 from tilewright.ops.plans import listed, may_list
 from tilewright.ops.registry import TEMPLATES
+from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
     as_rows,
     as_sparse,
     bundle,
+    bundle_of,
     disordered,
     in_order,
     orderly,
@@ -41,6 +45,8 @@ from tilewright.ops.sparse import (
     stored_rank,
     unordered,
 )
+from tilewright.ops.subject import DENSE, Call, chosen, subject_of
+from tilewright.schedule.options import Setting
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import located
@@ -82,6 +88,7 @@ def prepared(
             text = in_rows(text, tuple(n for n in alone + also if held[n].format == "csr"))
             met = {n: v.structure for n, v in held.items() if isinstance(v, SparseTensor)}
             text, tensors = with_positions(text, tensors, met, pairs)
+        ints = with_choice(text, tensors, ints, held)
     return text, tensors, ints, held
 
 
@@ -120,14 +127,16 @@ def _dense(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout == torch.strided
 
 
-def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[int]]:
+def arguments(
+    name: str, held: dict[str, Any], setting: Setting | None = None
+) -> tuple[str, list[Tensor], list[int]]:
     """The registered operator's arguments: the program's text, tensors and integers."""
     args: list[Arg] = []
     tensors: list[Tensor] = []
     ints: list[int] = []
     dense = {n: v for n, v in held.items() if _dense(v)}
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense.values())
-    first = True
+    listing = setting if setting is not None and "long" in setting else None
     homes: list[tuple[SparseTensor, Arg]] = []
     for label, value in held.items():
         if label in dense:
@@ -141,14 +150,53 @@ def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[
             continue
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
-        if first:
-            arg, more, sizes = with_lists(arg, more, sizes, value, dense)
-        first = False
+        if not homes:
+            arg, more, sizes = with_lists(arg, more, sizes, value, dense, name, listing)
         homes.append((value, arg))
         args.append(arg)
         tensors += more
         ints += sizes
-    return program_text(name, tuple(args)), tensors, ints
+    text = program_text(name, tuple(args))
+    if setting and listing is None:
+        ints = [*ints, pack(setting)]
+    return text, tensors, ints
+
+
+def with_choice(
+    text: str, tensors: list[Tensor], ints: list[int], held: dict[str, Any]
+) -> list[int]:
+    """The integers, with the setting that was measured for such calls; the usual is left to the statement."""
+    s = lead_of(held)
+    home = DENSE if s is None else bundle_of(s).choices
+    sizes = tuple([v.shape for v in held.values() if _dense(v)])
+    key = (text, sizes, tensors[0].get_device(), cpu_backend())
+    choice = home.get(key)
+    setting = (choice or chosen(home, key, text, tensors, s, {})).setting
+    return [*ints, pack(setting)] if setting and "long" not in setting else ints
+
+
+def lead_of(held: dict[str, Any]) -> Structure | None:
+    """The structure of the first sparse argument."""
+    return next((v.structure for v in held.values() if isinstance(v, SparseTensor)), None)
+
+
+def subject(name: str, inputs: dict[str, Any], floats: list[float]) -> Subject:
+    """A program's call as something to tune."""
+    held = prepared(name, inputs)[3]
+    s = lead_of(held)
+    if s is not None and s.format == "csr" and backend_of(s.device) == "triton":
+        s.prepare()
+
+    def at(setting: Setting | None) -> Call:
+        text, tensors, ints = arguments(name, held, setting)
+        return (
+            text,
+            tensors,
+            with_choice(text, tensors, ints, held) if setting is None else ints,
+            floats,
+        )
+
+    return subject_of(title_of(name, tuple(inputs)), s, at)
 
 
 def _on(label: str, value: SparseTensor, home: Arg) -> Arg:
@@ -161,16 +209,29 @@ def _on(label: str, value: SparseTensor, home: Arg) -> Arg:
 
 
 def with_lists(
-    arg: Arg, tensors: list[Tensor], ints: list[int], a: SparseTensor, inputs: dict[str, Any]
+    arg: Arg,
+    tensors: list[Tensor],
+    ints: list[int],
+    a: SparseTensor,
+    inputs: dict[str, Any],
+    program: str,
+    setting: Setting | None,
 ) -> tuple[Arg, list[Tensor], list[int]]:
     """The same argument with the work lists of a prepared structure, for programs over its rows."""
     dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
     s = a.structure
-    if not dense or not may_list(s, dense[-1]):
+    if not dense or not may_list(s, dense[-1], setting):
         return arg, tensors, ints
     x = dense[-1]
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
-    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad)
+
+    def case() -> Case:
+        key = program_key(program, (arg, *(dense_arg(n, v) for n, v in inputs.items())))
+        shapes = tuple(tuple(v.shape) for v in inputs.values())
+        return Case(key, "lists", shapes, s, x.device)
+
+    name = f"{program} {arg.dtype}"
+    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad, setting, name, case)
     at = len(arg.arrays)
     made = replace(arg, arrays=(*arg.arrays, *names))
     return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]

@@ -10,12 +10,14 @@ from torch import Tensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, dense_key, program_text
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
+from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
+from tilewright.ops.subject import DENSE, chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -95,8 +97,6 @@ def _call(
     x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
     rows = rows.contiguous()
-    chosen = setting or (LARGE if rows.shape[0] >= 1024 else SMALL)
-    tiled = backend_of(x.device) == "triton" and x.dtype.itemsize == 2
     key = (dense_key(x), dense_key(w), dense_key(rows))
     text = _TEXTS.get(key)
     if text is None:
@@ -104,7 +104,23 @@ def _call(
         text = program_text("rows_product", args)
         if not torch.compiler.is_compiling():
             _TEXTS[key] = text
-    return text, [x, w, rows], [pack(chosen)] if tiled else []
+    if setting is None and torch.compiler.is_compiling():
+        setting = usual(x, rows)
+    elif setting is None:
+        many = rows.shape[0].bit_length()
+        at = (text, x.shape, w.shape[0], many, x.get_device(), cpu_backend())
+        choice = DENSE.get(at)
+        if choice is None:
+            choice = chosen(DENSE, at, text, [x, w, rows], None, usual(x, rows))
+        setting = choice.setting
+    return text, [x, w, rows], [pack(setting)] if setting else []
+
+
+def usual(x: Tensor, rows: Tensor) -> Setting:
+    """Tiles by the number of rows."""
+    if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
+        return {}
+    return LARGE if rows.shape[0] >= 1024 else SMALL
 
 
 @public
@@ -113,4 +129,13 @@ def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None
     return Launch(*_call(x, w, rows, setting))
 
 
+def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
+    """A product of some rows as something to tune; b is added afterwards and makes no difference."""
+    where = "tune(linear, x, w, sparse=rows)"
+    _check(x, w, b, where)
+    rows = _rows(sparse, x, where)
+    return subject_of("linear(x, w)", None, lambda setting: (*_call(x, w, rows, setting), ()))
+
+
+linear.subject = subject  # type: ignore[attr-defined]
 linear.rows_plan = rows_plan  # type: ignore[attr-defined]

@@ -5,46 +5,41 @@ Plans live on the structure (`structure.plans`), so they are shared by all tenso
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from tilewright.formats.structure import Structure
 from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
+from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.settings import feature_width, pack
+from tilewright.ops.spaces import SETTINGS
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
+from tilewright.tune.cost import Model, lists, rank
+from tilewright.tune.machine import machine_of
+from tilewright.tune.statistics import statistics_of
 
 L2_BYTES = 32 << 20
 WHOLE_BYTES = 44 << 20
 NARROWEST = 32
 BUSY_WARPS = 4096
 HELD = 16
-
-# rows, unroll, long, chunk, warps: the settings that measured choice looks at
-SETTINGS: list[Setting] = [
-    {"rows": r, "unroll": u, "long": ln, "chunk": c, "warps": w}
-    for r, u, ln, c, w in (
-        (8, 4, 32, 512, 1),
-        (16, 4, 32, 512, 2),
-        (4, 4, 16, 256, 1),
-        (4, 4, 64, 512, 1),
-        (8, 4, 128, 2048, 2),
-        (2, 4, 16, 128, 1),
-        (4, 8, 32, 256, 1),
-        (8, 2, 16, 256, 2),
-        (16, 8, 8, 256, 2),
-        (8, 8, 16, 128, 1),
-    )
-]
+MakeCase = Callable[[], Case]
 
 
-def default_setting(s: Structure, span: int, dtype: torch.dtype) -> Setting:
-    """A setting from the average row and the dtype alone: short, middling and long rows."""
-    mean = s.nnz / max(s.shape[0], 1)
-    middling = SETTINGS[6] if dtype.itemsize == 2 else SETTINGS[2]
-    pick = SETTINGS[7] if mean < 8 else middling if mean < 64 else SETTINGS[4]
-    return complete(pick, s, span, dtype)
+def modelled(s: Structure, span: int, dtype: torch.dtype) -> Choice:
+    """The cheapest of the measured settings, by the cost model. Waits for the device: belongs in preparation."""
+    settings = tuple(complete(setting, s, span, dtype) for setting in SETTINGS)
+    model = list_model(s, span, dtype)
+    return Choice(rank(model, settings)[0][0], "model", None, model, settings)
+
+
+def list_model(s: Structure, span: int, dtype: torch.dtype) -> Model:
+    return lists(statistics_of(s), span, dtype.itemsize, machine_of(s.device))
 
 
 def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> Setting:
@@ -69,12 +64,18 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     return made
 
 
-def choose(s: Structure, span: int, dtype: torch.dtype) -> Setting:
-    """The tuned setting of a structure for a width and dtype, or the default."""
-    key = ("chosen", span, dtype)
+def choose(
+    s: Structure, span: int, dtype: torch.dtype, name: str = "", case: MakeCase | None = None
+) -> Choice:
+    """The setting of a structure for a width and dtype: measured for such a case of a program, or modelled.
+
+    name: of the program, with the dtype of its values; its case is asked for once.
+    """
+    key = ("chosen", span, dtype, name) if case is not None else ("chosen", span, dtype)
     if key not in s.plans:
-        s.plans[key] = default_setting(s, span, dtype)
-    made: Setting = s.plans[key]
+        shared = partial(choose, s, span, dtype)
+        s.plans[key] = modelled(s, span, dtype) if case is None else decide(case(), shared)
+    made: Choice = s.plans[key]
     return made
 
 
@@ -105,19 +106,29 @@ def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:
 
 
 def listed(
-    s: Structure, span: int, dtype: torch.dtype, backward: bool, setting: Setting | None = None
+    s: Structure,
+    span: int,
+    dtype: torch.dtype,
+    backward: bool,
+    setting: Setting | None = None,
+    name: str = "",
+    case: MakeCase | None = None,
 ) -> tuple[tuple[str, ...], list[Tensor], list[int]]:
     """(array names, tensors, integers) of the work lists that a call takes along."""
     names: list[str] = []
     tensors: list[Tensor] = []
     ints: list[int] = []
     stream = stream_of(s.device)
-    for structure, labels, wanted in ((s, LIST, True), (s.transposed, T_LIST, backward)):
+    for structure, labels, wanted, known in (
+        (s, LIST, True, case),
+        (s.transposed, T_LIST, backward, None),
+    ):
         if structure is None or not wanted:
             continue
-        chosen = (
-            choose(structure, span, dtype) if setting is None else complete(setting, s, span, dtype)
-        )
+        if setting is None:
+            chosen = choose(structure, span, dtype, name, known).setting
+        else:
+            chosen = complete(setting, s, span, dtype)
         work = work_list_of(structure, chosen)
         tiles = -(-span // chosen["width"])
         names += labels

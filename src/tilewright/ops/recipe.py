@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tilewright.ops.backend import backend_of
+from tilewright.ops.choice import Choice
 from tilewright.ops.entry import entry
 from tilewright.ops.library import plainly, run, run_with_grad, wants_grad
 from tilewright.ops.ready import Fixed
@@ -19,8 +20,10 @@ from tilewright.ops.ready import Fixed
 class Recipe:
     """The program's text, index arrays, work lists and integers; after the first call, the launch itself."""
 
-    def __init__(self, text: str, tensors: list[Tensor], ints: list[int]) -> None:
-        self.text, self.tensors, self.ints = text, tensors, ints
+    def __init__(
+        self, text: str, tensors: list[Tensor], ints: list[int], choice: Choice | None = None
+    ) -> None:
+        self.text, self.tensors, self.ints, self.choice = text, tensors, ints, choice
         self.fixed: Fixed | None = None
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:

@@ -11,8 +11,9 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import E_LIST, dense_arg, program_text
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
+from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
 from tilewright.ops.plans import segments_of
 from tilewright.ops.registry import register
@@ -26,6 +27,7 @@ from tilewright.ops.sparse import (
     sparse_arg,
     text_of,
 )
+from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -108,21 +110,34 @@ def _call(
         and not torch.compiler.is_compiling()
     ):
         a.structure.rows_stored()
-    if setting is None and op == "dot" and backend_of(x.device) == "triton":
-        wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
-        setting = NARROW if x.shape[1] <= NARROW["width"] else wide
     prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
     values = [] if a.values is None else [a.values.contiguous()]
-    if setting is not None and "chunk" in setting:
-        listed = segments_of(a.structure, setting)
+    text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
+    tensors = [*made.tensors, *values, x, z]
+    if setting is None and torch.compiler.is_compiling():
+        setting = usual(x, op)
+    elif setting is None:
+        key = (text, x.shape[1], cpu_backend())
+        choice = made.choices.get(key)
+        if choice is None:
+            choice = chosen(made.choices, key, text, tensors, a.structure, usual(x, op))
+        setting = choice.setting
+    if setting.get("chunk"):
+        parts = segments_of(a.structure, setting)
         arg = sparse_arg("a", a, (*made.arrays, *E_LIST))
         text = program_text(f"sddmm_{op}", (arg, dense_arg("x", x), dense_arg("z", z)))
-        tensors = [*made.tensors, listed.units, listed.segs, *values, x, z]
-        return text, tensors, [*made.ints, listed.slots, pack(setting)]
-    ints = made.ints if setting is None else [*made.ints, pack(setting)]
-    text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
-    return text, [*made.tensors, *values, x, z], ints
+        tensors = [*made.tensors, parts.units, parts.segs, *values, x, z]
+        return text, tensors, [*made.ints, parts.slots, pack(setting)]
+    return text, tensors, [*made.ints, pack(setting)] if setting else made.ints
+
+
+def usual(x: Tensor, op: str) -> Setting:
+    """Tiles by width and dtype."""
+    if op != "dot" or backend_of(x.device) != "triton":
+        return {}
+    wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
+    return NARROW if x.shape[1] <= NARROW["width"] else wide
 
 
 @public
@@ -131,4 +146,12 @@ def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch
     return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, "dot", setting))
 
 
+def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
+    """Products at stored entries as something to tune."""
+    a = as_sparse(A, "tune(sddmm, A, x, z)")
+    s = rows_first(a).structure
+    return subject_of("sddmm(A, x, z)", s, lambda setting: (*_call(a, x, z, op, setting), ()))
+
+
+sddmm.subject = subject  # type: ignore[attr-defined]
 sddmm.plan = plan  # type: ignore[attr-defined]

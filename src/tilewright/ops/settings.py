@@ -25,6 +25,8 @@ FIELDS = {
     "listed": (1, False),
     "blocks": (4, True),
     "stream": (1, False),
+    "prefetch": (6, False),
+    "grain": (4, True),
 }
 
 

@@ -20,6 +20,7 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.ops.args import Arg, dense_arg, dense_key, program_text, sparse_arrays
 from tilewright.ops.backend import backend_of
+from tilewright.ops.choice import Choice
 from tilewright.ops.dtypes import name_of
 from tilewright.support import knobs
 from tilewright.support.errors import error
@@ -150,6 +151,7 @@ class Bundle:
         self.made_with = (s.row_of, s.transposed)
         self.recipes: dict[object, Any] = {}
         self.texts: dict[object, str] = {}
+        self.choices: dict[object, Choice] = {}
 
     def current(self, s: Structure) -> bool:
         """Whether nothing was prepared since."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,12 +12,14 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.backend import backend_of, place_of
+from tilewright.ops.backend import backend_of, cpu_backend, place_of
 from tilewright.ops.bound import Launch
-from tilewright.ops.plans import SETTINGS, listed, may_list
+from tilewright.ops.choice import Case, Choice, Subject, program_key
+from tilewright.ops.plans import choose, listed, may_list
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
+from tilewright.ops.spaces import SETTINGS
 from tilewright.ops.sparse import (
     as_sparse,
     bundle_of,
@@ -26,6 +29,7 @@ from tilewright.ops.sparse import (
     sparse_arg,
     stored_rank,
 )
+from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -130,15 +134,24 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
     a = rows_first(a)
     made = bundle_of(a.structure)
     arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
-    if may_list(a.structure, x, setting):
-        names, more, plan_ints = listed(a.structure, x.shape[-1], x.dtype, grad, setting)
-        arrays = (*arrays, *names)
+    s, args = a.structure, (sparse_arg("a", a, arrays), dense_arg("x", x))
+    choice = Choice(setting, "given") if setting is not None else None
+    if may_list(s, x, setting):
+        program = program_key(f"spmm_{name}", args)
+        case = lambda: Case(program, "lists", (tuple(x.shape),), s, x.device)
+        choice = choice or choose(s, x.shape[-1], x.dtype, program, case)
+        names, more, plan_ints = listed(s, x.shape[-1], x.dtype, grad, setting, program, case)
+        args = (sparse_arg("a", a, (*arrays, *names)), args[1])
         tensors += more
         ints += plan_ints
-    elif setting is not None:
-        ints.append(pack(setting))
-    text = program_text(f"spmm_{name}", (sparse_arg("a", a, arrays), dense_arg("x", x)))
-    return Recipe(text, tensors, ints)
+    text = program_text(f"spmm_{name}", args)
+    if choice is None and not torch.compiler.is_compiling():
+        moving = [x] if a.values is None else [a.values, x]
+        key = (text, x.shape, cpu_backend())
+        choice = chosen(made.choices, key, text, [*tensors, *moving], s, {})
+    if choice is not None and "long" not in choice.setting and choice.setting:
+        ints.append(pack(choice.setting))
+    return Recipe(text, tensors, ints, choice)
 
 
 def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
@@ -163,9 +176,22 @@ def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum")
     a = rows_first(as_sparse(A, "spmm.plan(A, x)"))
     if backend_of(x.device) == "triton" and a.structure.transposed is None:
         a.structure.prepare()
-    return Launch(*_call(a, x, reduce, setting))
+    recipe, moving = _kind(a, x, reduce, setting)
+    return Launch(*recipe.arguments(moving), choice=recipe.choice)
 
 
+def subject(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum") -> Subject:
+    """A product as something to tune."""
+    given = as_sparse(A, "tune(spmm, A, x)")
+    a = rows_first(given if values is None else given.with_values(values))
+    s = a.structure
+    if backend_of(s.device) == "triton" and s.transposed is None:
+        s.prepare()
+    made = subject_of("spmm(A, x)", s, lambda setting: (*_call(a, x, reduce, setting), ()))
+    return replace(made, given=given.structure)
+
+
+spmm.subject = subject  # type: ignore[attr-defined]
 spmm.plan = plan  # type: ignore[attr-defined]
 
 __all__ = ["SETTINGS", "plan", "spmm"]

@@ -262,6 +262,8 @@ class Step:
         mark = self.mark(sizes)
         if self.backend == "triton":
             mark = (*mark, aligned, self.packed(ints), precision())
+        else:
+            mark = (*mark, self.packed(ints))
         made = self.quick.get(mark)
         if made is None:
             key = self.key(mark, sizes)
@@ -278,7 +280,8 @@ class Step:
     def key(self, mark: tuple[Any, ...], sizes: Sequence[int]) -> tuple[Any, ...]:
         """Everything a kernel is compiled for. C: exact widths up to 512. Triton: classes of widths."""
         if self.backend == "c":
-            return tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
+            exact = tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
+            return (*exact, mark[-1])
         classes = tuple([self.divisor(self.size_names[k], sizes[k]) for k in self.narrow_at])
         whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
         spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
@@ -330,7 +333,8 @@ class Step:
             return Ready(self, driver.compile_slow(p))
         if self.backend == "c":
             exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
-            return Ready(self, driver.compile_c(p, exact))
+            asked = driver.COptions.of(unpack(self.packed(ints)))
+            return Ready(self, driver.compile_c(p, exact, asked))
         setting = self.setting(unpack(self.packed(ints)), sizes)
         divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
         divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
@@ -353,11 +357,28 @@ class Step:
             return None
         return gather_registers(setting, self.half)
 
+    @property
+    def kind(self) -> str:
+        """The shape of the nest that a setting is for; empty where nothing is to be set."""
+        if self.backend == "c":
+            return "c"
+        if self.product is not None:
+            return "product"
+        if self.nest.blocks:
+            return "blocks"
+        if self.nest.rows is not None:
+            return "padded" if self.lists is None else "lists"
+        return "entries" if self.nest.reductions else ""
+
+    def span(self, sizes: dict[str, int]) -> int:
+        """The extent of the last dense spatial loop."""
+        last = self.nest.free[-1] if self.nest.free else None
+        return sizes.get(text(last.hi), EXACT) if last is not None else 1
+
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""
         made = dict(given)
-        last = self.nest.free[-1] if self.nest.free else None
-        span = sizes.get(text(last.hi), EXACT) if last is not None else 1
+        span = self.span(sizes)
         if self.product is not None:
             made = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3, **made}
         elif self.nest.blocks:

@@ -1,77 +1,147 @@
-"""tw.tune: run every setting on the user's own tensors and remember the fastest.
+"""tw.tune: time settings on the user's own tensors, within a budget, and remember the fastest.
 
-tune(spmm, A, x)     # -> {"rows": 8, ...}; later calls of spmm on A with this width and dtype use it
+tune(spmm, A, x)                  # -> {"rows": 8, ...}; later calls like it use the setting, later processes too
+tune(relu_max, A, x, budget_s=2)  # a program of the user's own
 """
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from tilewright.ops.backend import backend_of
-from tilewright.ops.plans import SETTINGS, complete
-from tilewright.ops.sparse import as_sparse, rows_first
-from tilewright.ops.spmm import plan, spmm
+from tilewright.ops.call import subject as call_subject
+from tilewright.ops.choice import Subject
+from tilewright.ops.einsum import einsum
+from tilewright.ops.einsum import traced_for as einsum_traced
+from tilewright.ops.program import Program
+from tilewright.ops.subject import forget
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
+from tilewright.tune import store
+from tilewright.tune.cost import rank
+from tilewright.tune.progress import teller
+from tilewright.tune.search import Found, search
+from tilewright.tune.store import Record
 
-REPEAT = 7
+LISTED = 8  # trials that a record names
 
 
 @public
 def tune(
-    op: Callable[..., Any], A: Any, x: Tensor, *, settings: list[Setting] | None = None
+    op: Any,
+    *args: Any,
+    budget_s: float = 10.0,
+    settings: Sequence[Setting] | None = None,
+    cold: bool | None = None,
+    save: bool = True,
+    show: bool | None = None,
+    **options: Any,
 ) -> Setting:
-    """The fastest setting of an operator for these tensors; remembered with A's structure.
+    """The fastest setting found for a call op(*args, **options), remembered for calls like it.
 
-    >>> tune(spmm, A, x)
+    op: an operator, a program or einsum. budget_s: seconds for building and timing; settings: try these alone;
+    cold: time with a cold second-level cache (default: on GPUs); save: keep it for later processes; show: progress
+    (default: on a terminal). Interrupting it keeps what was found.
+
+    >>> tune(spmm, A, x, budget_s=5)
     """
-    if op is not spmm:
-        name = getattr(op, "__name__", str(op))
-        raise error("argument", where="tune(op, A, x)", name="op", got=name, expected="tw.spmm")
-    given = as_sparse(A, "tune(op, A, x)")
-    a = rows_first(given)
-    s = a.structure
-    if backend_of(x.device) != "triton" or s.format != "csr":
-        return {}
-    span, dtype = x.shape[-1], x.dtype
-    best: tuple[float, Setting] | None = None
-    for setting in settings or SETTINGS:
-        launch = plan(a, x, setting)
-        took = measure(launch.launch, x.device)
-        if best is None or took < best[0]:
-            best = (took, complete(setting, s, span, dtype))
-    assert best is not None
-    s.plans["chosen", span, dtype] = best[1]
-    for held in (s, given.structure):  # calls planned before forget their plan
-        held.plans.pop("bundle", None)
-    if s.transposed is not None:
-        s.transposed.plans.setdefault(("chosen", span, dtype), best[1])
-    return best[1]
+    with torch.no_grad():
+        subject = subject_of_op(op, args, options)
+        found = find(subject, budget_s, settings, cold, show)
+    record = record_of(subject, found, budget_s, cold)
+    store.put(record, save)
+    forget(subject)
+    return dict(record.setting)
 
 
-def measure(launch: Callable[[], None], device: torch.device) -> float:
-    """Median milliseconds of a launch."""
-    launch()
-    if device.type != "cuda":
-        return _clock(launch)
-    took = []
-    for _ in range(REPEAT):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        launch()
-        end.record()
-        end.synchronize()
-        took.append(begin.elapsed_time(end))
-    return sorted(took)[REPEAT // 2]
+def subject_of_op(op: Any, args: Sequence[Any], options: dict[str, Any]) -> Subject:
+    """What is to be tuned, with the mistakes of its call told."""
+    if isinstance(op, Program) and not options:
+        name, inputs, floats = op.inputs(*args)
+        return call_subject(name, inputs, list(floats.values()))
+    if op is einsum and args and not options:
+        name, names = einsum_traced(args[0], len(args) - 1)
+        return call_subject(name, dict(zip(names, args[1:], strict=True)), [])
+    made = getattr(op, "subject", None)
+    if made is None:
+        got = getattr(op, "__name__", str(op))
+        expected = "tw.spmm, sddmm, linear, attention, einsum or a program"
+        raise error("argument", where="tune(op, ...)", name="op", got=got, expected=expected)
+    try:
+        inspect.signature(made).bind(*args, **options)
+    except TypeError as why:
+        name, got = getattr(op, "__name__", str(op)), str(why)
+        expected = f"the arguments of {name}"
+        raise error(
+            "argument", where=f"tune({name}, ...)", name="args", got=got, expected=expected
+        ) from None
+    subject: Subject = made(*args, **options)
+    return subject
 
 
-def _clock(launch: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    launch()
-    return (time.perf_counter() - began) * 1e3
+def find(
+    subject: Subject,
+    budget_s: float,
+    settings: Sequence[Setting] | None = None,
+    cold: bool | None = None,
+    show: bool | None = None,
+) -> Found:
+    """Search the settings given, or the whole space in the order of the cost model."""
+    device = subject.case.device
+    tell = teller(subject.title, budget_s, show)
+    order = candidates(subject) if settings is None else checked(subject, settings)
+    first = [] if settings is not None else [subject.first]
+    full = [subject.complete(s) for s in (*first, *order)]
+    unique = {tuple(sorted(s.items())): s for s in reversed(full)}
+    return search(
+        list(reversed(unique.values())),
+        subject.make,
+        device,
+        budget_s,
+        is_cold(subject, cold),
+        tell,
+    )
+
+
+def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings that the caller gave: their values may be any, their names may not."""
+    known = [p.name for p in subject.space.params]
+    for name in (n for s in settings for n in s if n not in known):
+        expected = f"names of {subject.space.name}: {', '.join(known)}"
+        raise error("argument", where="tune", name="settings", got=name, expected=expected)
+    return list(settings)
+
+
+def candidates(subject: Subject) -> list[Setting]:
+    """The points of the space, the cheapest by the model first; those that have served elsewhere before all."""
+    made: list[Setting] = []
+    for points in (subject.shown, subject.space.points()):
+        full = [subject.complete(p) for p in points]
+        made += full if subject.model is None else [s for s, _ in rank(subject.model, full)]
+    return made
+
+
+def is_cold(subject: Subject, cold: bool | None) -> bool:
+    return subject.case.device.type == "cuda" if cold is None else cold
+
+
+def record_of(subject: Subject, found: Found, budget_s: float, cold: bool | None) -> Record:
+    best = found.best
+    how = {
+        "budget_s": budget_s,
+        "spent_s": round(found.spent_s, 3),
+        "tried": found.ended,
+        "repeats": len(best.times),
+        "cold": is_cold(subject, cold),
+        "first": found.first.setting,
+        "first_ms": found.first.seconds * 1e3,
+        "trials": [[t.setting, t.seconds * 1e3] for t in found.right[:LISTED]],
+        "failed": [[t.setting, t.why] for t in found.trials if t.why][:LISTED],
+    }
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    return Record(subject.case.whole_key(), best.setting, best.seconds * 1e3, when, how)

@@ -77,6 +77,8 @@ def feature_tile(extent: int, width: int) -> int:
 
 def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Scheduled:
     if r.variable:
+        if not options.prefetch:
+            return s
         try:
             return s.then("prefetch", r.name, options.prefetch)
         except ScheduleError:

@@ -9,6 +9,7 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     stream                       1: entries leave the caches early, so that x may stay
     blocks                       blocks of a row in one step of a product
     warps, stages                of the Triton program
+    width, prefetch, grain       of a C loop: the lanes, entries ahead and iterations of `COptions`
 """
 
 from __future__ import annotations
@@ -56,10 +57,21 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 
 @dataclass(frozen=True)
 class COptions:
-    """chunk: iterations a thread takes at once; prefetch: entries ahead; width: lanes of the feature loop;
-    fuse: products and sums may become one instruction."""
+    """grain: iterations a thread takes at once; prefetch: entries ahead (0: none); width: lanes of the feature
+    loop; fuse: products and sums may become one instruction."""
 
-    chunk: int = 64
+    grain: int = 64
     prefetch: int = 8
     width: int = 128
     fuse: bool = True
+
+    @staticmethod
+    def of(setting: Setting) -> COptions:
+        """The options of a setting; those of an empty one are the usual ones."""
+        if not setting:
+            return COptions()
+        return COptions(setting["grain"], setting.get("prefetch", 0), setting["width"])
+
+    @property
+    def setting(self) -> Setting:
+        return {"width": self.width, "prefetch": self.prefetch, "grain": self.grain}

@@ -24,6 +24,7 @@ from tilewright.support.errors import error
 from tilewright.support.names import plain
 from tilewright.support.places import public
 from tilewright.view import parts
+from tilewright.view.choices import choice_words
 from tilewright.view.columns import fold, heading, side_by_side, terminal_width
 from tilewright.view.parts import Part
 from tilewright.view.stages import TITLES, readable
@@ -88,7 +89,11 @@ def explain(thing: Any, *inputs: Any) -> Explanation:
         case Kernel():
             return of_kernel(thing)
         case Launch():
-            return of_parts(str(thing), [parts.of_launch(thing)])
+            made = of_parts(str(thing), [parts.of_launch(thing)])
+            if thing.choice is None:
+                return made
+            why = Section("plan", "\n".join(choice_words(thing.choice)), "text")
+            return replace(made, sections=(why, *made.sections))
         case SparseTensor():
             return Explanation(repr(thing), (Section("format", str(thing)),))
         case Traced():

@@ -14,6 +14,7 @@ from functools import cache
 import torch
 
 from tilewright.analysis.cost import Cost
+from tilewright.tune import machine
 
 COPY = 1 << 26
 REPEAT = 3
@@ -33,8 +34,10 @@ class Rates:
     launch: float | None = None
 
 
-# memory and gather are measured, operations are the data sheet's, launch is what the smallest products take
-MACHINES = {"H200": Rates("NVIDIA H200", 4.3e12, 8.8e12, 44e6, 67e12, 989e12, 5e-6)}
+MACHINES = {
+    name: Rates(m.name, m.memory, m.gather, m.cache, m.flops, m.matrix, m.launch)
+    for name, m in machine.MACHINES.items()
+}
 
 
 def rates_of(device: torch.device) -> Rates:

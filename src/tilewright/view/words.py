@@ -34,7 +34,11 @@ WORDS = {
     "warps": "{} warps in a program",
     "stages": "loads {} iterations ahead",
 }
-C_WORDS = {"width": "vector loops of up to {}"}
+C_WORDS = {
+    "width": "vector loops of up to {}",
+    "prefetch": "gathers asked for {} entries ahead",
+    "grain": "{} iterations a thread at once",
+}
 KINDS = {
     "grid": "in parallel",
     "lane": "all at once",
@@ -70,7 +74,8 @@ def loop_words(scheduled: str) -> list[str]:
 
 
 def _place(name: str) -> int:
-    return list(WORDS).index(name) if name in WORDS else len(WORDS)
+    known = [*WORDS, *C_WORDS]
+    return known.index(name) if name in known else len(known)
 
 
 def compiled_words(kernel: Kernel) -> list[str]:

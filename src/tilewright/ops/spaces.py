@@ -1,0 +1,170 @@
+"""The search spaces of operators: one for each shape of nest that the default schedules know.
+
+An operator needs none of its own: a user's program over rows has the space that `spmm` has. Parameters and rules
+are those of `Step.setting` and the two schedules; what depends on the call is the width and the dtype.
+
+    print(lists(128, False))
+    c(32).why_not({"width": 128, "prefetch": 8, "grain": 7})     # "grain=7: one of 16, 64, ..."
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tilewright.ops.settings import ceil_pow2
+from tilewright.schedule.options import COptions, Setting
+from tilewright.tune.space import Param, Rule, Space
+
+SHARED = 227 << 10  # bytes of a multiprocessor's shared memory that a program may have
+HELD = 32  # values that a thread holds at most
+NARROWEST = 32
+C_WIDTHS = (64, 128, 256, 512)
+
+# rows, unroll, long, chunk, warps: settings of work lists that were measured on many graphs
+SETTINGS: list[Setting] = [
+    {"rows": r, "unroll": u, "long": ln, "chunk": c, "warps": w}
+    for r, u, ln, c, w in (
+        (8, 4, 32, 512, 1),
+        (16, 4, 32, 512, 2),
+        (4, 4, 16, 256, 1),
+        (4, 4, 64, 512, 1),
+        (8, 4, 128, 2048, 2),
+        (2, 4, 16, 128, 1),
+        (4, 8, 32, 256, 1),
+        (8, 2, 16, 256, 2),
+        (16, 8, 8, 256, 2),
+        (8, 8, 16, 128, 1),
+    )
+]
+
+
+def widths(span: int, most: int) -> tuple[int, ...]:
+    """Feature tiles that are not wider than the features need."""
+    top = min(ceil_pow2(max(span, 1)), most)
+    return tuple(w for w in (32, 64, 128, 256) if w <= max(top, NARROWEST))
+
+
+def held(p: Setting) -> int:
+    return p["rows"] * p["width"] // (32 * p["warps"])
+
+
+IN_REACH = Rule(f"a thread holds 1 to {HELD} values", lambda p: 1 <= held(p) <= HELD)
+
+
+@cache
+def lists(span: int, half: bool) -> Space:
+    """Rows in a work list."""
+    tiles = widths(span, 256 if half else 128)
+    return Space(
+        "lists",
+        (
+            Param("rows", (2, 4, 8, 16), format=True),
+            Param("long", (16, 32, 128), format=True),
+            Param("chunk", (128, 512, 2048), format=True),
+            Param("unroll", (2, 4, 8)),
+            Param("warps", (1, 2, 4)),
+            Param("width", tiles),
+            Param("outer", (0, 1) if span > tiles[0] else (0,)),
+        ),
+        (
+            IN_REACH,
+            Rule("rows that are cut have two pieces or more", lambda p: p["long"] < p["chunk"]),
+            Rule(
+                "tiles are outermost only if there are several",
+                lambda p: not p["outer"] or p["width"] < span,
+            ),
+        ),
+    )
+
+
+@cache
+def padded(span: int, half: bool) -> Space:
+    """Neighbouring rows side by side: structures that are not prepared, or that have no work list."""
+    return Space(
+        "padded",
+        (
+            Param("rows", (1, 2, 4, 8, 16)),
+            Param("unroll", (1, 2, 4)),
+            Param("warps", (1, 2, 4)),
+            Param("width", widths(span, 256 if half else 128)),
+        ),
+        (IN_REACH,),
+    )
+
+
+@cache
+def entries(span: int) -> Space:
+    """Single stored entries, a sum over features for each."""
+    return Space(
+        "entries",
+        (
+            Param("edges", (8, 16, 32, 64, 128)),
+            Param("width", tuple(w for w in (16, 32, 64, 128) if w <= max(16, ceil_pow2(span)))),
+            Param("warps", (1, 2, 4, 8)),
+        ),
+        (
+            Rule(
+                "a thread holds 1 to 64 values",
+                lambda p: 1 <= p["edges"] * p["width"] // (32 * p["warps"]) <= 64,
+            ),
+        ),
+    )
+
+
+@cache
+def product(itemsize: int) -> Space:
+    """Tiles of a dense product."""
+    return Space(
+        "product",
+        (
+            Param("bm", (32, 64, 128)),
+            Param("bn", (32, 64, 128, 256)),
+            Param("bk", (32, 64, 128)),
+            Param("group", (8,)),
+            Param("warps", (4, 8)),
+            Param("stages", (2, 3, 4)),
+        ),
+        (
+            Rule(
+                "tiles of all stages fit in shared memory",
+                lambda p: (p["bm"] + p["bn"]) * p["bk"] * itemsize * p["stages"] <= SHARED,
+            ),
+            Rule(
+                "a thread holds 8 to 128 sums",
+                lambda p: 8 <= p["bm"] * p["bn"] // (32 * p["warps"]) <= 128,
+            ),
+        ),
+    )
+
+
+@cache
+def blocks(rows: int, cols: int) -> Space:
+    """The inside of stored blocks of rows x cols, cut to tiles."""
+    return Space(
+        "blocks",
+        (
+            Param("bm", tuple(b for b in (16, 32, 64, 128) if b <= max(16, rows))),
+            Param("bn", tuple(b for b in (16, 32, 64, 128) if b <= max(16, cols))),
+            Param("warps", (2, 4, 8)),
+            Param("stages", (2, 3, 4)),
+        ),
+        (
+            Rule("a row of the tile for a warp", lambda p: p["bm"] >= 8 * p["warps"]),
+            Rule("a tile is a product of its own", lambda p: p["bm"] * p["bn"] >= 512 * p["warps"]),
+        ),
+    )
+
+
+@cache
+def c(span: int) -> Space:
+    """Loops in C. Lanes wider than the features are the same code as one that just holds them."""
+    usual = COptions().width
+    enough = min((w for w in C_WIDTHS if w >= max(span, usual)), default=C_WIDTHS[-1])
+    return Space(
+        "c",
+        (
+            Param("width", tuple(w for w in C_WIDTHS if w < span or w == enough)),
+            Param("prefetch", (0, 4, 8, 16)),
+            Param("grain", (16, 64, 256, 1024)),
+        ),
+    )

@@ -1,0 +1,225 @@
+"""tw.tune on every operator, on every place; what it finds is used later, and nothing else is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ops.matrices import close, matrix, randn
+from ops.places import Place
+
+import tilewright as tw
+from tilewright.ops import tuning
+from tilewright.ops.plans import choose, complete, list_model
+from tilewright.ops.ready import served
+from tilewright.ops.spaces import SETTINGS
+from tilewright.runtime.counters import counters
+from tilewright.schedule.options import COptions
+from tilewright.support.errors import TilewrightError
+from tilewright.tune import measure, store
+from tilewright.tune.cost import rank
+
+C_SETTING = {"width": 64, "prefetch": 0, "grain": 16}
+LISTS = {"rows": 4, "unroll": 2, "long": 16, "chunk": 64, "warps": 1}
+
+
+@pytest.fixture(autouse=True)
+def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A database of the test's own; kernels stay in the common cache."""
+    monkeypatch.setattr(store, "root", lambda: tmp_path / "plans")
+    store.forget()
+    yield
+    store.forget()
+
+
+@tw.program
+def relu_sum(a, x, y):  # type: ignore[no-untyped-def]
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * tw.relu(x[j, f]))
+
+
+def sparse(place: Place) -> tw.SparseTensor:
+    return tw.SparseTensor.from_dense(matrix(device=place.device)).prepare()
+
+
+def spmm_case(place: Place) -> tuple[Any, ...]:
+    return tw.spmm, (sparse(place), randn(12, 5, device=place.device)), {}, LISTS
+
+
+def program_case(place: Place) -> tuple[Any, ...]:
+    return relu_sum, (sparse(place), randn(12, 5, device=place.device)), {}, LISTS
+
+
+def einsum_case(place: Place) -> tuple[Any, ...]:
+    return tw.einsum, ("ij,jf->if", sparse(place), randn(12, 5, device=place.device)), {}, LISTS
+
+
+def sddmm_case(place: Place) -> tuple[Any, ...]:
+    A = sparse(place)
+    x, z = randn(A.shape[0], 7, device=place.device), randn(12, 7, seed=1, device=place.device)
+    return tw.sddmm, (A, x, z), {}, {"edges": 16, "width": 16, "warps": 1}
+
+
+def blocks_case(place: Place) -> tuple[Any, ...]:
+    A = tw.SparseTensor.from_torch(torch.eye(32, device=place.device).to_sparse_bsr((16, 16)))
+    x = randn(32, 16, device=place.device)
+    return tw.spmm, (A, x), {}, {"bm": 16, "bn": 16, "warps": 2, "stages": 2}
+
+
+def ragged_case(place: Place) -> tuple[Any, ...]:
+    r = tw.ragged(lengths=torch.tensor([3, 0, 5], device=place.device), max_len=5)
+    A = tw.SparseTensor(r.structure, randn(8, device=place.device))
+    return relu_sum, (A, randn(5, 4, device=place.device)), {}, {"rows": 2, "unroll": 2, "warps": 1}
+
+
+def linear_case(place: Place) -> tuple[Any, ...]:
+    dtype = torch.float16 if place.backend == "triton" else torch.float32
+    x, w = (
+        randn(9, 8, dtype=dtype, device=place.device),
+        randn(6, 8, dtype=dtype, device=place.device),
+    )
+    rows = torch.tensor([0, 3, 8], device=place.device)
+    tile = {"bm": 32, "bn": 32, "bk": 32, "group": 8, "warps": 4, "stages": 2}
+    return tw.linear, (x, w), {"sparse": rows}, tile
+
+
+def attention_case(place: Place) -> tuple[Any, ...]:
+    mask = tw.block_mask(torch.tensor([[True, False], [True, True]], device=place.device), block=16)
+    q = [randn(1, 32, 16, seed=n, device=place.device) for n in range(3)]
+    return tw.attention, tuple(q), {"mask": mask}, {"bm": 16, "bn": 16, "warps": 2, "stages": 2}
+
+
+CASES: dict[str, Callable[[Place], tuple[Any, ...]]] = {
+    "spmm": spmm_case,
+    "program": program_case,
+    "einsum": einsum_case,
+    "sddmm": sddmm_case,
+    "linear": linear_case,
+    "attention": attention_case,
+    "blocks": blocks_case,
+    "ragged": ragged_case,
+}
+
+
+def dense(value: Any) -> torch.Tensor:
+    return value.values if isinstance(value, tw.SparseTensor) else value
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_operator_is_tuned_and_uses_what_was_found(name: str, where: Place) -> None:
+    op, args, options, setting = CASES[name](where)
+    setting = C_SETTING if where.backend == "c" else setting
+    want = dense(op(*args, **options))
+    got = tw.tune(op, *args, settings=[setting], budget_s=0, **options)
+    assert setting.items() <= got.items()
+    with served() as kernels:
+        close(dense(op(*args, **options)), want, want.dtype)
+    used = kernels[-1].setting
+    assert {k: v for k, v in setting.items() if k not in ("long", "chunk", "group")}.items() <= {
+        "prefetch": 0,
+        **used,
+    }.items()
+
+
+def test_a_later_process_uses_it(fast: Place) -> None:
+    """Of a structure alike, not the same: found by its class."""
+    A, x = sparse(fast), randn(12, 5, device=fast.device)
+    setting = tw.tune(tw.spmm, A, x, settings=[COptions(16, 0, 64).setting], budget_s=0)
+    store.forget()
+    other = tw.SparseTensor.from_dense(matrix(device=fast.device)).prepare()
+    assert tw.spmm.plan(other, x).setting == setting  # type: ignore[attr-defined]
+    assert tw.spmm.plan(other, randn(12, 6, device=fast.device)).setting != setting  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("source", ["coo", "csc"])
+def test_structures_that_are_walked_in_another_format(source: str, fast: Place) -> None:
+    A, x = sparse(fast).to_format(source), randn(12, 5, device=fast.device)
+    tw.spmm(A, x)
+    tw.tune(tw.spmm, A, x, settings=[C_SETTING], budget_s=0)
+    with served() as kernels:
+        tw.spmm(A, x)
+    assert kernels[0].setting == C_SETTING
+
+
+def test_nothing_is_measured_unless_asked(where: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "seconds", lambda *_: pytest.fail("measured"))
+    A, x = sparse(where), randn(12, 5, device=where.device)
+    for _ in range(3):
+        tw.spmm(A, x)
+
+
+def test_warm_calls_compile_nothing_after_tuning(fast: Place) -> None:
+    A, x = sparse(fast), randn(12, 5, device=fast.device)
+    tw.tune(tw.spmm, A, x, settings=[C_SETTING], budget_s=0)
+    tw.spmm(A, x)
+    counters.reset()
+    for other in (A.with_values(A.values * 2), sparse(fast)):  # type: ignore[operator]
+        tw.spmm(other, x)
+    assert counters.c_builds == counters.triton_builds == counters.disk_hits == 0
+
+
+def test_gradients_after_tuning(fast: Place) -> None:
+    A, x = sparse(fast), randn(12, 5, device=fast.device).requires_grad_()
+    tw.tune(tw.spmm, A, x.detach(), settings=[C_SETTING], budget_s=0)
+    tw.spmm(A, x).sum().backward()
+    close(x.grad, A.to_dense().t() @ torch.ones(A.shape[0], 5, device=fast.device))
+
+
+def test_the_whole_space_on_the_cpu() -> None:
+    """Searched for real: a point of the space, at least as fast as the usual one when it was measured."""
+    A, x = sparse(Place("c")), randn(12, 5)
+    got = tw.tune(tw.spmm, A, x, budget_s=1.0)
+    subject = tuning.subject_of_op(tw.spmm, (A, x), {})
+    assert subject.space.why_not(got) is None
+    record = store.find(subject.case.whole_key())
+    assert record is not None and record.gain >= 1.0
+    assert record.how["first"] == COptions().setting and record.how["repeats"] >= 3
+
+
+def test_the_default_plan_is_the_models(tiled: Place) -> None:
+    A = sparse(tiled)
+    s, dtype = A.structure, torch.float32
+    full = [complete(setting, s, 20, dtype) for setting in SETTINGS]
+    made = choose(s, 20, dtype)
+    assert made.source == "model"
+    assert made.setting == rank(list_model(s, 20, dtype), full)[0][0]
+
+
+def test_candidates_stand_in_the_order_of_the_model(tiled: Place) -> None:
+    subject = tuning.subject_of_op(tw.spmm, (sparse(tiled), randn(12, 64, device=tiled.device)), {})
+    assert subject.model is not None
+    totals = [subject.model(p).total for p in tuning.candidates(subject)]
+    known, others = totals[: len(SETTINGS)], totals[len(SETTINGS) :]
+    assert known == sorted(known) and others == sorted(others) and len(others) > 100
+
+
+def test_explained() -> None:
+    A, x = sparse(Place("c")), randn(12, 5)
+    assert "nothing was measured" in str(tw.explain(tw.spmm, A, x)["plan"].body)
+    tw.tune(tw.spmm, A, x, settings=[COptions().setting, C_SETTING], budget_s=0)
+    said = str(tw.explain(tw.spmm, A, x)["plan"].body)
+    assert "measured" in said and "tried all 2 of 2 settings" in said and "spmm_sum" in said
+
+
+def test_explained_by_the_model(tiled: Place) -> None:
+    plan = tw.spmm.plan(sparse(tiled), randn(12, 5, device=tiled.device))  # type: ignore[attr-defined]
+    said = str(tw.explain(plan)["plan"].body)
+    assert "chosen by the cost model" in said
+    assert all(word in said for word in ("launch", "tail", "1 of 10", "last of 10"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda A, x: tw.tune(len, A),
+        lambda A, x: tw.tune(tw.sddmm, A, x),
+        lambda A, x: tw.tune(tw.spmm, A, x[:3]),
+        lambda A, x: tw.tune(tw.spmm, A, x, settings=[{"rows": 8}]),
+    ],
+)
+def test_mistakes(call: Callable[..., Any]) -> None:
+    with pytest.raises(TilewrightError):
+        call(sparse(Place("c")), randn(12, 5))
