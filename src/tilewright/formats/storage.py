@@ -29,6 +29,7 @@ class Spec:
     """What must be known of an argument to compile: everything but sizes and contents.
 
     strides: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
+    holes: the order of values is -1 where there is no entry. parts: those of a tensor in parts.
     """
 
     format: str
@@ -39,6 +40,8 @@ class Spec:
     perm: bool = False
     values: bool = True
     strided: int | None = None
+    holes: bool = False
+    parts: tuple[Spec, ...] = ()
 
 
 class Sizes(Protocol):
@@ -62,8 +65,15 @@ def storage(sizes: Sizes, name: str, s: Spec, shape: list[Expr]) -> Storage:
 
 
 def stored_dims(format: str) -> int:
-    """How many dimensions a format stores."""
+    """How many dimensions a format stores; parts+csr+dbsr.4.4 those of its parts."""
+    format = parts_of(format)[0]
     return 2 if format in _TREES else 1 + max(lv.dim for lv in layout(format).levels)
+
+
+def parts_of(format: str) -> tuple[str, ...]:
+    """The formats of the parts; a plain format is its own only part."""
+    first, *rest = format.split("+")
+    return tuple(rest) if first == "parts" else (format,)
 
 
 def inner_lengths(path: Sequence[Axis]) -> list[Expr]:

@@ -13,7 +13,8 @@ from functools import cache
 
 from torch import Tensor
 
-from tilewright.formats.bind import stored_dims
+from tilewright.formats.parts import Parts
+from tilewright.formats.storage import Spec, parts_of, stored_dims
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.ops.dtypes import name_of
@@ -24,7 +25,10 @@ T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 
 @dataclass(frozen=True)
 class Arg:
-    """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure)."""
+    """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure).
+
+    The arrays of a tensor in parts (kind parts+csr+dbsr.4.4) begin with the number of the part: 1_indices0.
+    """
 
     name: str
     kind: str
@@ -58,9 +62,21 @@ class Arg:
         if self.kind == "dense" or self.kind.startswith("like:"):
             return ()
         made = [f"{self.name}.n{d}" for d in range(stored_dims(self.kind))]
+        if self.kind.startswith("parts+"):
+            made.append(f"{self.name}.entries")
         for lists, prefix in ((LIST, ""), (T_LIST, "t_")):
             if lists[0] in self.arrays:
                 made += [f"{self.name}.{prefix}slots", f"{self.name}.{prefix}setting"]
+        return tuple(made)
+
+    @property
+    def parts(self) -> tuple[Spec, ...]:
+        """What must be known of each part."""
+        made = []
+        for nth, format in enumerate(parts_of(self.kind)):
+            holes = f"{nth}_holes" in self.arrays
+            perm = holes or f"{nth}_perm" in self.arrays
+            made.append(Spec(format, self.dtype, self.rank, self.index, perm=perm, holes=holes))
         return tuple(made)
 
 
@@ -116,15 +132,23 @@ def sparse_arrays(s: Structure) -> tuple[tuple[str, ...], list[Tensor]]:
             names.append(label)
             tensors.append(t)
 
-    if isinstance(s, Tree):
+    if isinstance(s, Parts):
+        for label, array in s.arrays.items():
+            add(label, array)
+        if s.csr is not None:
+            add("indptr", s.csr.indptr)
+            add("indices", s.csr.indices)
+            add("perm", s.csr.perm)
+    elif isinstance(s, Tree):
         for label, array in s.arrays.items():
             add(label, array.reshape(-1))
         add("perm", s.perm)
         return tuple(names), tensors
-    add("indptr", s.indptr)
-    add("indices", s.indices)
-    add("perm", s.perm)
-    add("rows", s.row_of)
+    else:
+        add("indptr", s.indptr)
+        add("indices", s.indices)
+        add("perm", s.perm)
+        add("rows", s.row_of)
     if s.transposed is not None:
         add("t_indptr", s.transposed.indptr)
         add("t_indices", s.transposed.indices)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.parts import Parts
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.ir.coord import Index, Stmt
@@ -88,10 +89,15 @@ def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     tensors = [v if _dense(v) else v.values for v in held.values()]
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     if wanted:
-        held = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
+        held = {n: as_rows(v) if _walked(v) else v for n, v in held.items()}
     if _fits(arguments(name, held)[0]):
         return held
     return {n: v if _dense(v) else as_rows(v) for n, v in held.items()}
+
+
+def _walked(v: Any) -> bool:
+    """Whether gradients are taken on csr instead: general matrices, but not those in parts."""
+    return not _dense(v) and len(v.shape) == 2 and not isinstance(v.structure, Parts)
 
 
 @functools.cache

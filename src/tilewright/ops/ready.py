@@ -118,10 +118,13 @@ class Ready:
         sizes: Sequence[int],
         ints: Sequence[int],
         floats: Sequence[float],
+        outs: list[Tensor] | None = None,
     ) -> list[Tensor]:
-        outs = self.alloc(tensors[self.like], *sizes)
-        if self.kernel.backend == "c":
-            advise_large(outs)
+        """Into new outputs, or into those that an earlier piece of the statement began."""
+        if outs is None:
+            outs = self.alloc(tensors[self.like], *sizes)
+            if self.kernel.backend == "c":
+                advise_large(outs)
         self.into(tensors, outs, sizes, ints, floats)
         return outs
 
@@ -178,7 +181,8 @@ class Fixed:
         self.ready = made = step.ready(ints, self.sizes)
         self.mine = made.sizes(self.sizes, every, ints)
         given = all(every[k].numel() >= size(*self.mine) for k, size, _ in made.given)
-        self.whole = given and not made.spaces and not step.missing and not made.several
+        alone = len(step.pieces) == 1
+        self.whole = alone and given and not (made.spaces or step.missing or made.several)
         first = len(every)
         self.changing = [
             (n, k) for n, k in enumerate(made.take) if self.at <= k < self.count or k >= first

@@ -60,7 +60,8 @@ def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     """Block rows in the grid; the inside of a block in lanes, cut to bm and bn."""
     for s in nest.blocks:
         assert isinstance(s.hi, Const)
-        p = _cut(p, s.var.name, int(s.hi.value), setting.get("bm", 128), "grid")
+        if nest.fits_lanes(s):
+            p = _cut(p, s.var.name, int(s.hi.value), setting.get("bm", 128), "grid")
     p = _features(p, nest, setting)
     for r in nest.reductions:
         if r.constant and _laned(r):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const, eq, select
 from tilewright.ir.flat import Loop
-from tilewright.ir.node import substitute
+from tilewright.ir.node import substitute, walk
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
 
 UNIT = ("trip", "nth", "pieces", "slot")
@@ -58,6 +58,7 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
     zero = Const(0, m.start.dtype)
     live = i < m.rows.hi
     body = splice(m.rows.body, _entries(m, longest, const(1), unroll))
+    body = tuple(stmt.Guard(live, (s,)) if _reads(s) else s for s in body)
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
@@ -70,6 +71,11 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
         return [Loop(i_o, const(0), (loop.hi + (lanes - 1)) // lanes, "grid", (lane,))]
 
     return edit(p, rows, rule)
+
+
+def _reads(s: stmt.Stmt) -> bool:
+    """Whether a statement reads something of its row, as the row's number in a list of rows."""
+    return isinstance(s, stmt.Let) and any(isinstance(n, Load) for n in walk(s.value))
 
 
 def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, ...]:

@@ -19,7 +19,7 @@ from tilewright.ir.parse.types import TypeReader
 from tilewright.ir.text.program import usual_coords
 
 AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "repeats", "extent", "name")
-METHODS = ("on", "at", "stored", "strides", "values", "perm")
+METHODS = ("on", "at", "stored", "strides", "values", "perm", "holes", "parts")
 
 
 class CoordReader(TypeReader, Reader):
@@ -30,6 +30,7 @@ class CoordReader(TypeReader, Reader):
         self.axes: dict[str, Axis] = {}
         self.arrays: dict[str, Buffer] = {}
         self.indices: dict[str, Index] = {}
+        self.lists: dict[str, ast.Call] = {}
 
     def unknown(self, n: ast.Name) -> Expr:
         return self.index(n)
@@ -49,6 +50,9 @@ class CoordReader(TypeReader, Reader):
                 return True
             case ast.Assign([ast.Name(name)], ast.Call(ast.Name("dense" | "sparse")) as call):
                 self.axes[name] = self.axis(name, call)
+                return True
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if "on" in _chain(call):
+                self.lists[name] = call
                 return True
         return False
 
@@ -88,21 +92,35 @@ class CoordReader(TypeReader, Reader):
             if method not in METHODS:
                 self.fail(n, f".{method}(...) is not known here", ", ".join(METHODS))
         given = {m: n.args for m, n in calls.items()}
-        axes = tuple(self.known(self.axes, n, "axis") for n in given.get("on", ()))
-        coords = usual_coords(axes)
-        if "at" in given:
-            coords = tuple(tuple(self.sum_of(n)) for n in given["at"])
         strides = tuple(map(self.size, given["strides"])) if "strides" in given else None
         values = None
         if "values" in given:
             (held_by,) = given["values"]
             none = isinstance(held_by, ast.Constant)
             values = None if none else self.known(self.arrays, held_by, "array")
-        elif "stored" in given or not axes:
+        elif "stored" in given or not ("on" in given or "parts" in given):
             held = tuple(map(self.size, given["stored"])) if "stored" in given else shape
             values = Buffer(name, dtype, held, role, strides)
-        perm = self.known(self.arrays, given["perm"][0], "array") if "perm" in given else None
-        return Tensor(name, dtype, shape, role, axes, coords, values, perm)
+        parts = []
+        for said in given.get("parts", ()):
+            own = _chain(self.known(self.lists, said, "part"))
+            axes, coords, perm = self.path(own)
+            part = self.word(said, "the name of a part")
+            holes = "holes" in own
+            parts.append(Tensor(part, dtype, shape, role, axes, coords, values, perm, holes))
+        axes, coords, perm = self.path(given)
+        holes = "holes" in given
+        return Tensor(name, dtype, shape, role, axes, coords, values, perm, holes, tuple(parts))
+
+    def path(self, given: dict[str, list[ast.expr]]) -> tuple[tuple[Axis, ...], Any, Any]:
+        """Axes, the coordinates they make, and the order of the values."""
+        axes = tuple(self.known(self.axes, n, "axis") for n in given.get("on", ()))
+        coords = usual_coords(axes)
+        if "at" in given:
+            coords = tuple(tuple(self.sum_of(n)) for n in given["at"])
+        order = given.get("perm", given.get("holes"))
+        perm = None if order is None else self.known(self.arrays, order[0], "array")
+        return axes, coords, perm
 
     def sum_of(self, n: Any) -> list[tuple[Axis, int]]:
         """i_b * 4 + i_in"""
@@ -149,6 +167,8 @@ class CoordReader(TypeReader, Reader):
                 if len(values) != len(targets):
                     self.fail(s, f"{len(values)} values", f"{len(targets)}, one for each target")
                 return coord.Assign(tuple(targets), self.many(values))
+            case ast.AugAssign(target, ast.Add(), value):
+                return coord.Assign((self.target(target),), (self.expr(value),), adds=True)
             case ast.Expr(ast.Call(ast.Name("append")) as call):
                 into, count, value, *lists, where = self.args(call, 3, "group", "over", "where")
                 group, over = (tuple(map(self.index, self.several(n))) for n in lists)
@@ -161,3 +181,13 @@ class CoordReader(TypeReader, Reader):
         if not isinstance(made, Load):
             self.fail(n, f"`{ast.unparse(n)}` cannot be assigned", "y[i, f] = value")
         return made
+
+
+def _chain(n: ast.expr) -> dict[str, list[ast.expr]]:
+    """on(i, j).perm(order)  ->  {"on": [i, j], "perm": [order]}"""
+    match n:
+        case ast.Call(ast.Attribute(before, method), args):
+            return {**_chain(before), method: args}
+        case ast.Call(ast.Name(method), args):
+            return {method: args}
+    return {}

@@ -24,7 +24,9 @@ where they are stored stands above the statements:
         y[i, f] = sum(j, a[i, j] * x[j, f])
 
 `.on(axes)` is the path to a value, `.at(i_b * 4 + i_in, j)` how axes make coordinates (one for one unless
-told), `.stored(shape)` the shape of the stored values (none: all ones), `.perm(array)` their order.
+told), `.stored(shape)` the shape of the stored values (none: all ones), `.perm(array)` their order,
+`.holes(array)` an order that is -1 where there is no entry. A tensor in parts names them: `a: f32[n_i,
+n_j].parts(a_0, a_1).stored(n)`; a line above the statements tells where each is: `a_0 = on(i, j).perm(a_0_perm)`.
 """
 
 from __future__ import annotations
@@ -113,16 +115,19 @@ class Programs(Stmts):
         self.axes: dict[Axis, str] = {}
         self.arrays: dict[Buffer, None] = {}
         for t in p.tensors:
-            self.sizes(_sizes_of(t))
-            for ax in t.axes:
-                self.axis_name(ax)
-            for b in (t.perm, *([] if self.inline(t) else [t.values])):
-                if b is not None:
-                    self.arrays.setdefault(b)
+            for part in t.whole:
+                self.sizes(_sizes_of(part))
+                for ax in part.axes:
+                    self.axis_name(ax)
+                for b in (part.perm, *([] if self.inline(t) else [t.values])):
+                    if b is not None:
+                        self.arrays.setdefault(b)
         tensors = [f"{t.name}: {self.tensor(t)}" for t in p.tensors]
         scalars = [f"{self.name(v)}: scalar[{v.dtype}]" for v in p.scalars]
         head = [f"{b.name}: {self.buffer(b)}" for b in self.arrays]
         head += [f"{n} = {self.axis(ax, n)}" for ax, n in self.axes.items()]
+        listed = [part for t in p.tensors for part in t.parts]
+        head += [f"{part.name} = {self.path(part)[1:]}{self.order(part)}" for part in listed]
         body = [line for s in p.body for line in self.stmt(s)]
         return ["@coord", *_define(p.name, tensors, [], scalars), *self.whole(head + body)]
 
@@ -161,20 +166,28 @@ class Programs(Stmts):
         return same and (t.sparse or v.shape == t.shape)
 
     def tensor(self, t: Tensor) -> str:
-        made = f"{t.dtype}[{self.index(t.shape)}]"
-        if t.axes:
-            made += f".on({', '.join(self.axes[ax] for ax in t.axes)})"
-        if t.coords != usual_coords(t.axes):
-            made += f".at({', '.join(self.sum_of(c) for c in t.coords)})"
+        made = f"{t.dtype}[{self.index(t.shape)}]{self.path(t)}"
+        if t.parts:
+            made += f".parts({', '.join(part.name for part in t.parts)})"
         v = t.values
         if not self.inline(t):
             made += f".values({'None' if v is None else v.name})"
         elif v is not None:
             made += f".stored({self.many(v.shape)})" if t.sparse else ""
             made += "" if v.strides is None else f".strides({self.many(v.strides)})"
-        if t.perm is not None:
-            made += f".perm({t.perm.name})"
+        made += self.order(t)
         return made if t.role == "in" else f"{t.role}[{made}]"
+
+    def path(self, t: Tensor) -> str:
+        """Where the entries are."""
+        made = f".on({', '.join(self.axes[ax] for ax in t.axes)})" if t.axes else ""
+        if t.coords != usual_coords(t.axes):
+            made += f".at({', '.join(self.sum_of(c) for c in t.coords)})"
+        return made
+
+    def order(self, t: Tensor) -> str:
+        """The order of the values."""
+        return "" if t.perm is None else f".{'holes' if t.holes else 'perm'}({t.perm.name})"
 
     def sum_of(self, parts: tuple[tuple[Axis, int], ...]) -> str:
         told = (self.axes[ax] + (f" * {n}" if n != 1 else "") for ax, n in parts)
