@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tilewright.ir import coord, flat, loops, stmt, tile
 from tilewright.ir.coord import Index, Tensor
-from tilewright.ir.drive import lead, root, stored
+from tilewright.ir.drive import followed, lead, root, stored, united
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
@@ -43,8 +43,17 @@ def leading(p: coord.Program) -> set[str]:
     for s in p.body:
         if isinstance(s, coord.Assign):
             found.append(spatial_lead(s))
-            found += [lead(n.args, n.over) for n in walk(s) if isinstance(n, coord.Reduce)]
+            inner = [n for n in walk(s) if isinstance(n, coord.Reduce)]
+            found += [lead(n.args, n.over) for n in inner]
+            found += [a for n in inner for a in followed(n)]
     roots = {root(a.buffer) for a in found if a is not None}
+    return {t.name for t in p.tensors if t.sparse and root(t) in roots}
+
+
+def unions(p: coord.Program) -> set[str]:
+    """The names of sparse tensors whose union a sum would follow, were they in order."""
+    inner = [n for s in p.body for n in walk(s) if isinstance(n, coord.Reduce)]
+    roots = {root(a.buffer) for n in inner if lead(n.args, n.over) is None for a in united(n)}
     return {t.name for t in p.tensors if t.sparse and root(t) in roots}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import held, rank, structure
+from tilewright.ir.drive import held, key_of, lead, rank, structure
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
@@ -260,7 +260,7 @@ class _Bind:
         elif isinstance(s, coord.Append):
             self.append_outputs(s)
         table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
-        return substitute(s, table)
+        return transform(substitute(s, table), driven)
 
     def reduce_dtype(self, n: Any) -> Any:
         if isinstance(n, Reduce) and n.monoid.name in monoids(self.acc):
@@ -345,6 +345,16 @@ def grown(
         return on(t, name)
     parts = tuple(on(part, f"{name}_{nth}") for nth, part in enumerate(t.parts))
     return Tensor(name, dtype, shape, role, values=values, parts=parts)
+
+
+def driven(n: Any) -> Expr | None:
+    """stored(a[i, j]) within a reduction -> itself where a drives it, or is dense; 1 where a is only looked up"""
+    if not isinstance(n, Stored) or n.within is None:
+        return None
+    first = lead(n.within.args, n.within.over)
+    if n.access.buffer.sparse and (first is None or key_of(first) != key_of(n.access)):
+        return Const(1.0, n.dtype)
+    return Stored(n.access, n.dtype)
 
 
 def factors(e: Expr) -> list[Expr]:

@@ -30,6 +30,7 @@ class Spec:
 
     strides: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
     holes: the order of values is -1 where there is no entry. parts: those of a tensor in parts.
+    ordered: csr whose columns increase in each row.
     """
 
     format: str
@@ -42,6 +43,7 @@ class Spec:
     strided: int | None = None
     holes: bool = False
     parts: tuple[Spec, ...] = ()
+    ordered: bool = False
 
 
 class Sizes(Protocol):
@@ -165,7 +167,8 @@ def _compressed(sizes: Sizes, name: str, s: Spec, shape: list[Expr], outer: int)
     nnz = sizes.rule(f"{name}_nnz", f"{name}_indices", 0)
     a = Axis(sizes.label(name, outer), "dense", "fixed", n)
     ptr, idx = sizes.array(name, "indptr", s, n + 1), sizes.array(name, "indices", s, nnz)
-    b = Axis(sizes.label(name, 1 - outer), "sparse", "variable", None, a, ptr, idx)
+    label = sizes.label(name, 1 - outer)
+    b = Axis(label, "sparse", "variable", None, a, ptr, idx, ordered=s.ordered)
     coords = (((a, 1),), ((b, 1),)) if outer == 0 else (((b, 1),), ((a, 1),))
     return (a, b), coords, nnz
 

@@ -44,7 +44,8 @@ class Axis(Node):
     """One storage axis. Variable axes have `indptr` over the parent; sparse ones have `indices`.
 
     padded: indices may be -1, no entry. shared: indices do not depend on the parent. mask: which positions of a
-    dense axis exist. repeats: a coordinate may come several times, so that it cannot be searched.
+    dense axis exist. repeats: a coordinate may come several times, so that it cannot be searched. ordered:
+    coordinates are known to increase under each parent, so that it can be followed and searched at once.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Axis(Node):
     shared: bool = False
     mask: Buffer | None = None
     repeats: bool = False
+    ordered: bool = False
 
     @property
     def arrays(self) -> tuple[Buffer, ...]:
@@ -111,10 +113,14 @@ class Reduce(Expr):
 
 @node
 class Stored(Expr):
-    """1 where the access is stored: it drives an iteration, whatever the values are"""
+    """1 where the access is stored: it drives an iteration, whatever the values are
+
+    within: as far as the access drives this reduction; binding, which knows the formats, decides.
+    """
 
     access: Load
     dtype: str = "f32"
+    within: Reduce | None = None
 
 
 class Stmt(Node):

@@ -21,7 +21,17 @@ from typing import Any
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import Key, by_parts, held, lead, rank, rounds, stored, structure
+from tilewright.ir.drive import (
+    Key,
+    Round,
+    by_parts,
+    held,
+    rank,
+    rounds,
+    rounds_of,
+    stored,
+    structure,
+)
 from tilewright.ir.expr import (
     Bin,
     Buffer,
@@ -35,6 +45,7 @@ from tilewright.ir.expr import (
     compute_dtype,
     const,
     dtype_of,
+    eq,
     ne,
 )
 from tilewright.ir.monoid import apply, monoids
@@ -413,7 +424,7 @@ class _Lower:
         """1 where an access has an entry, else 0"""
         if not a.buffer.sparse or self.stands(a, env):
             return Const(1.0, d)
-        return self.looked_up(a, env, block, d, lambda _: Const(1.0, d))
+        return self.looked_up(a, env, block, d, lambda _: Const(1.0, d), "stored")
 
     def load(self, a: Load, env: _Env, block: Block) -> Expr:
         t: Tensor = a.buffer
@@ -429,13 +440,13 @@ class _Lower:
 
         if not t.sparse or self.stands(a, env):
             return there(env)
-        return self.looked_up(a, env, block, d, there)
+        return self.looked_up(a, env, block, d, there, "value")
 
     def looked_up(
-        self, a: Load, env: _Env, block: Block, d: str, there: Callable[[_Env], Expr]
+        self, a: Load, env: _Env, block: Block, d: str, there: Callable[[_Env], Expr], of: str
     ) -> Expr:
         """there() where the access has an entry, else 0: a sum over at most one entry."""
-        key = (a, (*held(a), d))
+        key = (a, (*held(a), d, of))
         if key not in env.found:
             v, m = Var(self.names.fresh(f"{a.buffer.name}_at"), d), monoids(d)["sum"]
             block.append(stmt.Init((v,), m))
@@ -456,15 +467,23 @@ class _Lower:
         fresh, m = self.names.fresh, e.monoid
         state = tuple(Var(fresh(n), d) for n, d in zip(m.state, m.dtypes, strict=True))
 
-        def leaf(exprs: tuple[Expr, ...], inner: _Env) -> Block:
+        def leaf(turn: Round, inner: _Env) -> Block:
             inside: Block = []
-            args = tuple(self.value(a, inner, inside) for a in exprs)
-            return [*inside, stmt.Fold(state, m, args)]
+            args = tuple(self.value(a, inner, inside) for a in turn.exprs)
+            return self.unless(turn.but, inner, [*inside, stmt.Fold(state, m, args)])
 
         block.append(stmt.Init(state, m))
-        for turn in rounds(e.args, lead(e.args, e.over)):
-            block += self.over(e.over, env, turn.first, partial(leaf, turn.exprs), turn.exprs)
+        for turn in rounds_of(e):
+            block += self.over(e.over, env, turn.first, partial(leaf, turn), turn.exprs)
         return state
+
+    def unless(self, but: tuple[Load, ...], env: _Env, inside: Block) -> Block:
+        """`inside` where none of these accesses has an entry."""
+        for a in but:
+            block: Block = []
+            found = self.stored(a, env, block, "f32")
+            inside = [*block, stmt.Guard(eq(found, Const(0.0, "f32")), tuple(inside))]
+        return inside
 
     def finalise(self, e: Reduce, state: tuple[Expr, ...], block: Block) -> Expr:
         made = apply(e.monoid.finalise, state)[e.part]

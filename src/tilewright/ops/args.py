@@ -27,6 +27,7 @@ T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 class Arg:
     """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure).
 
+    ordered: csr whose columns are known to increase in each row.
     The arrays of a tensor in parts (kind parts+csr+dbsr.4.4) begin with the number of the part: 1_indices0.
     """
 
@@ -39,9 +40,11 @@ class Arg:
     values: bool = True
     strided: int | None = None
     arrays: tuple[str, ...] = ()
+    ordered: bool = False
 
     def text(self) -> str:
-        flags = ("v" if self.values else "-", "-" if self.strided is None else str(self.strided))
+        held = "v" * self.values + "o" * self.ordered
+        flags = (held or "-", "-" if self.strided is None else str(self.strided))
         kind = self.kind.replace(":", "~")
         parts = (kind, self.dtype, str(self.rank), self.index, self.block, *flags)
         return f"{self.name}={':'.join(parts)}:{','.join(self.arrays)}"
@@ -90,9 +93,10 @@ def parse(text: str) -> Arg:
         int(rank),
         index,
         block,
-        values == "v",
+        "v" in values,
         None if strided == "-" else int(strided),
         tuple(arrays.split(",")) if arrays else (),
+        "o" in values,
     )
 
 

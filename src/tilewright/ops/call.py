@@ -68,14 +68,19 @@ def prepared(
     _check(text, tensors, where)
     _check_sizes(name, held, where)
     if not torch.compiler.is_compiling():
-        for _ in range(2):  # another format may be searched elsewhere
-            alone, also = _searched(text, *_place(tensors))
+        ordered: tuple[str, ...] = ()
+        for _ in range(
+            3
+        ):  # another format may be searched elsewhere, and what is in order be followed
+            alone, also, unions = _searched(text, *_place(tensors))
             put = {n: in_order(held[n]) for n in alone if unordered(held[n])}
+            put |= {n: in_order(held[n]) for n in unions if disordered(held[n])}
             put |= {n: orderly(held[n], where, n) for n in also if disordered(held[n])}
-            if not put:
+            if not put and ordered == unions:
                 break
             held |= put
-            text, tensors, ints = arguments(name, held)
+            ordered = unions
+            text, tensors, ints = arguments(name, held, ordered)
     return text, tensors, ints, held
 
 
@@ -113,7 +118,9 @@ def _dense(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout == torch.strided
 
 
-def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[int]]:
+def arguments(
+    name: str, held: dict[str, Any], ordered: tuple[str, ...] = ()
+) -> tuple[str, list[Tensor], list[int]]:
     """The registered operator's arguments: the program's text, tensors and integers."""
     args: list[Arg] = []
     tensors: list[Tensor] = []
@@ -134,6 +141,7 @@ def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[
             continue
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
+        arg = replace(arg, ordered=True) if label in ordered else arg
         if first:
             arg, more, sizes = with_lists(arg, more, sizes, value, dense)
         first = False
@@ -255,11 +263,14 @@ def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
     return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
 
 
-def _searched(text: str, backend: str, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The sparse arguments that are only looked up, and those that loops follow and that are searched as well."""
+def _searched(text: str, backend: str, index: int) -> tuple[tuple[str, ...], ...]:
+    """The sparse arguments that are only looked up, those that loops follow and that are searched as well, and
+    those whose union a sum follows."""
     made = entry(text, backend, index)
-    alone = {n for s in made.steps for n in s.searched}
-    return tuple(sorted(alone)), tuple(sorted({n for s in made.steps for n in s.found} - alone))
+    unions = {n for s in made.steps for n in s.unions}
+    alone = {n for s in made.steps for n in s.searched} - unions
+    also = {n for s in made.steps for n in s.found} - alone - unions
+    return tuple(sorted(alone)), tuple(sorted(also)), tuple(sorted(unions))
 
 
 _leads._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from tilewright import driver
-from tilewright.analysis.domain import covers, drivers, leading
+from tilewright.analysis.domain import covers, drivers, leading, unions
 from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.formats.storage import stored_dims
 from tilewright.ir.coord import Program
@@ -89,8 +89,10 @@ class Step:
         self.searched: list[str] = []
         self.views = {a.name: rows_view(a.kind) for a in sparse}
         leads: set[str] = set()
+        self.unions: set[str] = set()
         if sparse:
-            leads = leading(bind(traced, {n: self.spec(self.args[n]) for n in used}).program)
+            program = bind(traced, {n: self.spec(self.args[n]) for n in used}).program
+            leads, self.unions = leading(program), unions(program) & set(borrowers)
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
             if mine & leads:
@@ -136,7 +138,8 @@ class Step:
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
         if view == "csr" and a.kind != "csr":
             perm = True
-        return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
+        made = Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
+        return replace(made, ordered=a.ordered)
 
     def source(self, buffer: str) -> str:
         """The name, among the op's tensors, of an array of the bound program."""

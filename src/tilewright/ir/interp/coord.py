@@ -23,7 +23,7 @@ import numpy as np
 
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import held, key_of, lead, rank, rounds, stored, structure
+from tilewright.ir.drive import held, key_of, lead, rank, rounds, rounds_of, stored, structure
 from tilewright.ir.expr import Buffer, Cast, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
 from tilewright.ir.interp.memory import Memory
@@ -235,7 +235,7 @@ class _Run(Maker):
 
     def reduction(self, e: Reduce) -> Fn:
         """identity; state = combine(state, lift(args)) for each entry, in order; finalise"""
-        m, turns = e.monoid, rounds(e.args, lead(e.args, e.over))
+        m, turns = e.monoid, rounds_of(e)
         state = tuple(Var(n, d) for n, d in zip(m.state, m.dtypes, strict=True))
         given = tuple(Var(f"arg{n}", dtype_of(a)) for n, a in enumerate(e.args))
         step, last = _combined(m, state, given), apply(m.finalise, state)
@@ -247,6 +247,8 @@ class _Run(Maker):
             }
             for turn in turns:
                 for inner in self.over(e.over, outer, turn.first):
+                    if any(self.found(a, inner) for a in turn.but):
+                        continue
                     args = zip(given, turn.exprs, strict=True)
                     now.update((v, self.value(a, inner)) for v, a in args)
                     new = [self.value(f, now) for f in step]

@@ -16,9 +16,9 @@ from tilewright.ir.coord import Axis, Index, Tensor
 from tilewright.ir.expr import Buffer, Expr, Load
 from tilewright.ir.parse.expr import Reader
 from tilewright.ir.parse.types import TypeReader
-from tilewright.ir.text.program import usual_coords
+from tilewright.ir.text.program import FLAGS, usual_coords
 
-AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "repeats", "extent", "name")
+AXIS = ("under", "indptr", "indices", "mask", *FLAGS, "extent", "name")
 METHODS = ("on", "at", "stored", "strides", "values", "perm", "holes", "parts")
 
 
@@ -66,19 +66,14 @@ class CoordReader(TypeReader, Reader):
             self.known(self.arrays, keys[k], "array") if k in keys else None
             for k in ("indptr", "indices", "mask")
         )
-        padded, shared, repeats = (
-            bool(ast.literal_eval(keys[k])) if k in keys else False
-            for k in ("padded", "shared", "repeats")
-        )
+        flags = {k: bool(ast.literal_eval(keys[k])) for k in FLAGS if k in keys}
         extent = "fixed" if ptr is None else "variable"
         if "extent" in keys:
             extent = self.word(keys["extent"], "fixed or variable")
         if "name" in keys:
             name = ast.literal_eval(keys["name"])
         assert isinstance(n.func, ast.Name)
-        return Axis(
-            name, n.func.id, extent, length, parent, ptr, idx, padded, shared, mask, repeats
-        )
+        return Axis(name, n.func.id, extent, length, parent, ptr, idx, mask=mask, **flags)
 
     def known(self, table: dict[str, Any], n: ast.expr, what: str) -> Any:
         name = self.word(n, f"the name of an {what}")
@@ -141,7 +136,7 @@ class CoordReader(TypeReader, Reader):
                 load = self.expr(access)
                 if not isinstance(load, Load):
                     self.fail(n, f"`{ast.unparse(access)}` is not an access", "stored(a[i, j])")
-                return coord.Stored(load, *map(self.dtype, d))
+                return coord.Stored(load, self.dtype(d[0]) if d else "f32")
             case ast.Call(m, [over, *args]) if self.has_monoid(m) and not n.keywords:
                 found = tuple(self.index(v) for v in self.several(over))
                 return coord.Reduce(self.monoid(m), found, self.many(args))

@@ -41,6 +41,7 @@ from tilewright.ir.text.expr import tupled
 from tilewright.ir.text.stmt import INDENT, Stmts
 
 WIDTH = 96
+FLAGS = ("padded", "shared", "repeats", "ordered")
 
 
 class Programs(Stmts):
@@ -151,7 +152,7 @@ class Programs(Stmts):
         said += [] if ax.indptr is None else [f"indptr={ax.indptr.name}"]
         said += [] if ax.indices is None else [f"indices={ax.indices.name}"]
         said += [] if ax.mask is None else [f"mask={ax.mask.name}"]
-        said += [f"{flag}=True" for flag in ("padded", "shared", "repeats") if getattr(ax, flag)]
+        said += [f"{flag}=True" for flag in FLAGS if getattr(ax, flag)]
         usual = "fixed" if ax.indptr is None else "variable"
         said += [] if ax.extent == usual else [f"extent={ax.extent}"]
         said += [] if ax.name == made else [f'name="{ax.name}"']
