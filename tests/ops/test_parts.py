@@ -107,6 +107,23 @@ def test_kernels(where: Place) -> None:
         assert parts > 1 and len(kernels) == count, (reduce, given.dtype)
 
 
+@pytest.mark.parametrize("rules", ["columns", "band"])
+def test_plans_can_be_replayed(rules: str, where: Place) -> None:
+    """With and without a part that visits every row; nothing is left of the launch before."""
+    whole, a = pair(rules, where, torch.float32)
+    x = randn(8, 5, seed=1, dtype=torch.float32, device=where.device)
+    plan = tw.spmm.plan(a, x)
+    for _ in range(2):
+        plan.launch()
+        torch.testing.assert_close(plan.out, tw.spmm(whole, x))
+
+
+def test_explained(fast: Place) -> None:
+    _, a = pair("blocks", fast, torch.float32)
+    said = str(tw.explain(tw.spmm, a, torch.ones(8, 5, device=fast.device)))
+    assert "parts+dbsr.2.2" in said and "padding" in said
+
+
 def test_pairs_of_sparse(fast: Place) -> None:
     """In parts and looked up, multiplied, added."""
     whole, a = pair("band", fast)

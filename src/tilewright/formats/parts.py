@@ -53,7 +53,7 @@ class Part:
         s = self.structure
         coords = walk.places(s)[0] if isinstance(s, Tree) else list(walk.coordinates(s))
         there = self.order >= 0
-        if there.is_cuda and self.count >= 0:  # the number is known, so that nothing is waited for
+        if there.is_cuda:  # the number is known, so that nothing is waited for
             at = torch.nonzero_static(there, size=self.count).squeeze(1)
         else:
             at = there.nonzero().squeeze(1)
@@ -64,13 +64,14 @@ class Part:
 
 
 def part_of(format: str, shape: tuple[int, ...], arrays: dict[str, Tensor]) -> Part:
-    """A part from its arrays by name; how many entries it has is not asked."""
+    """A part from its arrays by name; waits, to count its entries."""
     order = arrays["holes"] if "holes" in arrays else arrays["perm"]
     held = {name: array for name, array in arrays.items() if array is not order}
+    count = int((order >= 0).sum())
     if format == "csr":
         csr = Structure(format, shape, held["indptr"], held["indices"], check=False)
-        return Part(csr, order, -1)
-    return Part(Tree(format, shape, held, count=0, check=False), order, -1)
+        return Part(csr, order, count)
+    return Part(Tree(format, shape, held, count=0, check=False), order, count)
 
 
 class Parts(Tree):

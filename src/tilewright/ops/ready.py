@@ -172,6 +172,10 @@ class Fixed:
         self, step: Any, tensors: Sequence[Tensor], moving: Sequence[Tensor], ints: Sequence[int]
     ) -> None:
         every = [*tensors, *moving]
+        self.whole = len(step.pieces) == 1
+        if not self.whole:
+            self.step, self.every, self.ints, self.at = step, every, ints, len(tensors)
+            return
         if step.missing:
             derived = step.derive(every, ints)
             every += derived
@@ -181,8 +185,7 @@ class Fixed:
         self.ready = made = step.ready(ints, self.sizes)
         self.mine = made.sizes(self.sizes, every, ints)
         given = all(every[k].numel() >= size(*self.mine) for k, size, _ in made.given)
-        alone = len(step.pieces) == 1
-        self.whole = alone and given and not (made.spaces or step.missing or made.several)
+        self.whole = given and not made.spaces and not step.missing and not made.several
         first = len(every)
         self.changing = [
             (n, k) for n, k in enumerate(made.take) if self.at <= k < self.count or k >= first
@@ -192,10 +195,10 @@ class Fixed:
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
         """The outputs; what cannot be fixed goes the usual way."""
-        made = self.ready
         pool = [*self.every[: self.at], *moving]
         if not self.whole:
             return self.step(pool, self.ints, ())
+        made = self.ready
         outs = made.alloc(pool[made.like], *self.sizes)
         pool += outs
         where = self.where.copy()

@@ -88,7 +88,7 @@ def explain(thing: Any, *inputs: Any) -> Explanation:
         case Kernel():
             return of_kernel(thing)
         case Launch():
-            return of_parts(str(thing), [parts.of_launch(thing)])
+            return of_parts(str(thing), parts.of_launch(thing))
         case SparseTensor():
             return Explanation(repr(thing), (Section("format", str(thing)),))
         case Traced():
