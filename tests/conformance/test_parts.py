@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from conformance.cases import Case, conform, execute, judge, matrix, numbers, tensor
+from conformance.cases import Case, compare, conform, execute, judge, matrix, numbers, tensor
+from formats.patterns import entries
+from formats.test_parts import RULES
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ops.monoids import variance
 from torch import Tensor
 
 import tilewright as tw
+from tilewright.ir.parse import parse
+from tilewright.ir.text import text
+from tilewright.ops.call import prepared
+from tilewright.ops.entry import entry
 from tilewright.ops.step import Step
 
 INF = torch.tensor(torch.inf)
@@ -226,3 +234,52 @@ def test_parts_are_what_is_walked() -> None:
         execute(reduced(tw.max, "watched_too"), [a, numbers(13, 2)], "c")
     views = {(s.views["a"], len(s.pieces)) for s in seen}
     assert views == {(FORMATS, 5), (FORMATS, 1)}
+
+
+# --- any pattern, any rules -------------------------------------------------------------------------
+
+ANY = {
+    "sum": (product, lambda A, x: A @ x),
+    "mean": (mean, means),
+    "max": (largest, maxima),
+    "weighted": (weighted, weights),
+    "argmax": (best, lambda A, x: firsts(A)),
+    "own": (spread, lambda A, x: spreads(A)),
+    "softmax": (softmax, lambda A, x: scores(A)),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(ANY)),
+    st.sampled_from(["mixed", "empty", "one", "giant", "full"]),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    RULES,
+    st.sampled_from(["coord", "loops", "for-c", "tile"]),
+    st.integers(0, 99),
+)
+def test_any_rules(
+    name: str, kind: str, shape: tuple[int, int], rules: list[Any], stage: str, seed: int
+) -> None:
+    """Random patterns taken apart at random; interpreters of all stages, and the text of stage I read back."""
+    rows, cols = entries(kind, shape, seed)
+    A = torch.zeros(shape)
+    A[rows, cols] = numbers(*shape, seed=seed)[rows, cols]
+    x = numbers(shape[1], 2, seed=seed)
+    run, reference = ANY[name]
+    given_ = (
+        [made(A, *rules), x] if name in ("sum", "mean", "max", "weighted") else [made(A, *rules)]
+    )
+    want = reference(A, x)
+    compare(Case(name, run, lambda: ([], want)), execute(run, given_, stage), want)
+
+
+def test_text_is_read_back() -> None:
+    """A program over parts, and those it is cut into."""
+    a = made(pattern(), *MIXED)
+    for fn in (product, largest):
+        name, given_, _ = fn.inputs(a, numbers(13, 2))
+        (step,) = entry(prepared(name, given_)[0], "c").steps
+        for piece in (step, *step.pieces):
+            said = text(piece.bound.program)
+            assert text(parse(said)) == said

@@ -107,6 +107,17 @@ def test_kernels(where: Place) -> None:
         assert parts > 1 and len(kernels) == count, (reduce, given.dtype)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_duplicates_are_separate_entries(reduce: str, where: Place) -> None:
+    rows, cols = torch.tensor([[0, 0, 0, 1, 2, 2], [1, 1, 3, 0, 2, 2]], device=where.device)
+    values = torch.tensor([1.0, -2, 3, 4, 5, 6], device=where.device)
+    whole = tw.SparseTensor.from_coo(rows, cols, values, (4, 4))
+    a = whole.decompose(R.blocks(2, 0.5), R.hyb(1, 0))
+    x = randn(4, 3, seed=1, dtype=torch.float32, device=where.device)
+    got, want = (tw.spmm(t, x, reduce=reduce) for t in (a, whole))
+    torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize("rules", ["columns", "band"])
 def test_plans_can_be_replayed(rules: str, where: Place) -> None:
     """With and without a part that visits every row; nothing is left of the launch before."""
