@@ -28,20 +28,8 @@ from tilewright.ir.expr import Bin, Cast, Const, Load, Select, Un, compute_dtype
 from tilewright.ir.node import Node, is_named, parts, rebuild
 
 Key = tuple[Any, ...]
-ODD = (
-    "neg",
-    "abs",
-    "relu",
-    "sqrt",
-    "sin",
-    "tanh",
-    "expm1",
-    "log1p",
-    "erf",
-    "sign",
-    "floor",
-    "ceil",
-)  # 0 at 0
+# functions that are 0 at 0
+THROUGH_ZERO = frozenset("neg abs relu sqrt sin tanh expm1 log1p erf sign floor ceil".split())
 
 
 def stored(ax: Axis) -> bool:
@@ -170,7 +158,7 @@ def vanishes(e: Any, sides: Sequence[Load]) -> bool:
         case Bin("/", a, _) | Cast(_, a) | Stored(a):
             return vanishes(a, sides)
         case Un(op, a):
-            return op in ODD and vanishes(a, sides)
+            return op in THROUGH_ZERO and vanishes(a, sides)
     return False
 
 

@@ -46,11 +46,12 @@ from tilewright.ir.expr import (
     const,
     dtype_of,
     eq,
+    maximum,
     ne,
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
-from tilewright.lowering.turns import Turn, adds_rows, in_order, own_axes, repeats
+from tilewright.lowering.turns import Turn, added, in_order, lists_rows, own_axes, repeats
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -166,12 +167,13 @@ class _Lower:
         for a in [first] if first is not None else []:
             if ix in held(a):
                 return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
-        adds = isinstance(hints, coord.Assign) and hints.adds
+        rows = added(hints)
+        if rows is not None and ix in held(rows) and lists_rows(rows, own_axes(rows, ix)):
+            return [Turn(ix, rows, ax, k) for ax, k in own_axes(rows, ix)]
         for a in walk(hints):
             if isinstance(a, Load) and isinstance(a.buffer, Tensor) and a.buffer.axes:
-                mine = own_axes(a, ix) if ix in held(a) else []
-                if mine and (adds_rows(a, mine) if adds else not any(stored(ax) for ax, _ in mine)):
-                    return [Turn(ix, a, ax, k) for ax, k in mine]
+                if ix in held(a) and not any(stored(ax) for ax, _ in own_axes(a, ix)):
+                    return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
         return [Turn(ix)]
 
     def along(self, turns: list[Turn], env: _Env, leaf: Leaf) -> Block:
@@ -409,8 +411,7 @@ class _Lower:
                 return self.reduce(e, env, block)
             case Stored(access, d):
                 inner: Any = access.a if isinstance(access, Cast) else access
-                found = [self.stored(a, env, block, d) for a in by_parts(inner)]
-                return reduce(add, found)
+                return reduce(maximum, [self.stored(a, env, block, d) for a in by_parts(inner)])
         made = rebuild(e, lambda c: self.value(c, env, block))
         return binary(made.op, made.a, made.b) if isinstance(made, Bin) else made
 

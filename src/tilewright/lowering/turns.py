@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.coord import Axis, Index
-from tilewright.ir.drive import held, key_of, stored, structure
+from tilewright.ir.coord import Assign, Axis, Index, Reduce
+from tilewright.ir.drive import held, key_of, lead, stored, structure
 from tilewright.ir.expr import Const, Load
 
 
@@ -34,8 +34,15 @@ def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
     return []
 
 
-def adds_rows(a: Load, mine: list[tuple[Axis, int]]) -> bool:
-    """Whether loops that only add may follow axes: dense ones, and a list of rows at the root, each once."""
+def added(s: object) -> Load | None:
+    """The access that drives what a statement adds: rows that it does not have need no visit."""
+    if isinstance(s, Assign) and s.adds and isinstance(s.values[0], Reduce):
+        return lead(s.values[0].args, s.values[0].over)
+    return None
+
+
+def lists_rows(a: Load, mine: list[tuple[Axis, int]]) -> bool:
+    """Whether axes visit some rows, each once: dense ones, and a list at the root."""
     return all(not stored(ax) or (ax.parent is None and not repeats(a, ax)) for ax, _ in mine)
 
 

@@ -69,9 +69,7 @@ def prepared(
     _check_sizes(name, held, where)
     if not torch.compiler.is_compiling():
         ordered: tuple[str, ...] = ()
-        for _ in range(
-            3
-        ):  # another format may be searched elsewhere, and what is in order be followed
+        for _ in range(3):  # in order, other formats may be searched and a union be followed
             alone, also, unions = _searched(text, *_place(tensors))
             put = {n: in_order(held[n]) for n in alone if unordered(held[n])}
             put |= {n: in_order(held[n]) for n in unions if disordered(held[n])}
