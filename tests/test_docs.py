@@ -155,6 +155,7 @@ def stored(format: str) -> tw.SparseTensor:
 
 NAMES = (
     *("csr", "csc", "coo", "bsr", "block_mask", "ragged", "dcsr", "dbsr.3.2", "ell.3", "padded.4"),
+    *("dell.3", "dpadded.4"),
     *("srbcrs.3.2", "dia", "two_four", "bitmap", "csf.3", "bucket.2", "ragged.3"),
 )
 

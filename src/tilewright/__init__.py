@@ -8,6 +8,7 @@ y = tw.spmm(A, x)
 from typing import Any
 
 from tilewright import ops
+from tilewright.formats import rules
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as _functions
 from tilewright.language.trace import axes
@@ -32,6 +33,7 @@ __all__ = [
     "ops",
     "program",
     "ragged",
+    "rules",
     "sddmm",
     "spmm",
     "tune",

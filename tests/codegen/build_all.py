@@ -162,6 +162,18 @@ def user_attention() -> None:
     graph_attention(graph(F32), torch.ones(64), torch.ones(64), torch.ones(64, 64))
 
 
+def in_parts(run: Callable[[tw.SparseTensor], Any]) -> Callable[[], Any]:
+    """Blocks of 16 with holes, a diagonal, buckets, long rows."""
+    rules = (tw.rules.blocks(16, 0.09), tw.rules.band(0), tw.rules.hyb(1, 1))
+    return lambda: run(graph(F32).decompose(*rules))
+
+
+@tw.program
+def union(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, (a[i, j] + b[i, j]) * x[j, f])
+
+
 CASES: dict[str, Callable[[], Any]] = {
     **{f"spmm-{r}-listed-f32": spmm(r, F32, 128, True) for r in ("sum", "mean", "max")},
     **{f"spmm-{r}-listed-bf16": spmm(r, BF16, 256, True) for r in ("sum", "max")},
@@ -194,6 +206,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "two-structures-sum": lambda: graph(F32) + graph(F32),
     **{f"format-{n}": in_format(n) for n in FORMATS},
     "format-csf": cubes,
+    "parts-sum": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128))),
+    "parts-max": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128), reduce="max")),
+    "parts-sddmm": in_parts(lambda a: tw.sddmm(a, torch.ones(64, 32), torch.ones(64, 32))),
+    "union": lambda: union(graph(F32), graph(F32), torch.ones(64, 128)),
     "program-softmax": user_attention,
     "program-max": lambda: relu_max(graph(F32), torch.ones(64, 64)),
 }

@@ -17,7 +17,7 @@ from tilewright.formats import SparseTensor, Structure, Tree, gallery, layout
 from tilewright.formats.entries import limit
 from tilewright.support.errors import FormatError
 
-LISTS = ("dcsr", "ell", "padded.3", "csf", "csf.2.dense")
+LISTS = ("dcsr", "ell", "dell", "padded.3", "dpadded.3", "csf", "csf.2.dense")
 SLOTS = ("dbsr.2.3", "srbcrs.3.2", "dia", "bitmap")
 TREES = (*LISTS, *SLOTS)
 OTHERS = ("csr", "csc", "coo", "block_mask", "bsr")

@@ -7,6 +7,7 @@ What would be compiled is caught where the operator hands it to the driver, so s
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -60,10 +61,31 @@ def run_stage(
 def run_step(
     stage: str, step: Step, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
 ) -> dict[str, np.ndarray]:
-    """The outputs of one statement by name; the step must be a new one, without kernels."""
+    """The outputs of one statement by name; the step must be a new one, without kernels.
+
+    As it is scheduled, a tensor in parts makes several programs of it, which run into the same outputs.
+    """
+    if stage in ("coord", "loops", "flat") or len(step.pieces) == 1:
+        return run_piece(stage, step, tensors, ints, floats, {})
+    made: dict[str, np.ndarray] = {}
+    for piece in step.pieces:
+        fresh = copy.copy(piece)
+        fresh.kernels, fresh.quick, fresh.pieces = {}, {}, [fresh]
+        made = run_piece(stage, fresh, tensors, ints, floats, made)
+    return made
+
+
+def run_piece(
+    stage: str,
+    step: Step,
+    tensors: Sequence[Tensor],
+    ints: Sequence[int],
+    floats: Sequence[float],
+    begun: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
     held = [*tensors, *step.derive(tensors, ints)] if step.missing else list(tensors)
     sizes = step.sizes(held, ints)
-    arrays = arrays_of(step, held)
+    arrays = arrays_of(step, held) | begun
     table = dict(zip(step.size_names, sizes, strict=True))
     for (
         r

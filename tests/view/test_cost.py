@@ -26,7 +26,8 @@ def sparse(index: torch.dtype = torch.int64, values: bool = True) -> tw.SparseTe
 
 
 def launched(launch: Any) -> Cost:
-    return parts.cost(parts.of_launch(launch))
+    (part,) = parts.of_launch(launch)
+    return parts.cost(part)
 
 
 @pytest.mark.parametrize("name", ["c", "triton"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tilewright.ir import coord, flat, loops, stmt, tile
 from tilewright.ir.coord import Index, Tensor
-from tilewright.ir.drive import lead
+from tilewright.ir.drive import followed, lead, root, stored, united
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
@@ -43,9 +43,18 @@ def leading(p: coord.Program) -> set[str]:
     for s in p.body:
         if isinstance(s, coord.Assign):
             found.append(spatial_lead(s))
-            found += [lead(n.args, n.over) for n in walk(s) if isinstance(n, coord.Reduce)]
-    roots = {a.buffer.axes[0] for a in found if a is not None}
-    return {t.name for t in p.tensors if t.sparse and t.axes[0] in roots}
+            inner = [n for n in walk(s) if isinstance(n, coord.Reduce)]
+            found += [lead(n.args, n.over) for n in inner]
+            found += [a for n in inner for a in followed(n)]
+    roots = {root(a.buffer) for a in found if a is not None}
+    return {t.name for t in p.tensors if t.sparse and root(t) in roots}
+
+
+def unions(p: coord.Program) -> set[str]:
+    """The names of sparse tensors whose union a sum would follow, were they in order."""
+    inner = [n for s in p.body for n in walk(s) if isinstance(n, coord.Reduce)]
+    roots = {root(a.buffer) for n in inner if lead(n.args, n.over) is None for a in united(n)}
+    return {t.name for t in p.tensors if t.sparse and root(t) in roots}
 
 
 def index_sizes(p: coord.Program) -> dict[Index, Expr]:
@@ -98,11 +107,15 @@ def covers(p: coord.Program, out: Tensor) -> bool:
 
 
 def _covers(s: coord.Assign, out: Tensor) -> bool:
+    if s.adds:
+        return False
     first = spatial_lead(s)
     held = set() if first is None else set(_sparse_indices(first))
     for t in s.targets:
         if t.buffer is out:
             plain = all(isinstance(ix, Index) and ix not in held for ix in t.indices)
+            if out.parts:
+                return True
             if out.sparse:
                 return not any(ax.padded or ax.shared or ax.mask is not None for ax in out.axes)
             return plain and len(set(t.indices)) == len(t.indices)
@@ -113,6 +126,6 @@ def _sparse_indices(a: Load) -> list[Expr]:
     """The indices of a sparse access that run over stored entries only."""
     return [
         ix
-        for ix, parts in zip(a.indices, a.buffer.coords, strict=True)
-        if any(ax.kind == "sparse" or ax.extent == "variable" for ax, _ in parts)
+        for n, ix in enumerate(a.indices)
+        if any(stored(ax) for t in a.buffer.whole for ax, _ in t.coords[n])
     ]

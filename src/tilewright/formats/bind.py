@@ -16,12 +16,14 @@ from typing import Any
 from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Met, Reduce, Stored, Tensor
-from tilewright.ir.drive import held, rank, stored, structure
+from tilewright.ir.drive import held, key_of, lead, rank, stored, structure
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
+
+Trail = tuple[str, Expr]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class _Bind:
         self.sizes: dict[str, Var] = {}
         self.stored: dict[str, Expr] = {}
         self.met: dict[tuple[str, str, bool], Met] = {}
+        self.home: dict[str, str] = {}
 
     def run(self) -> Bound:
         for name in sorted(self.specs, key=lambda n: self.specs[n].format[:5] == "like:"):
@@ -98,6 +101,7 @@ class _Bind:
 
         An argument that only lends its structure has the indices of the one that borrows it.
         """
+        name = self.home.get(name, name)
         if name not in self.traced.params:
             name = next((n for n, s in self.specs.items() if s.format == f"like:{name}"), name)
         for n in walk(self.traced.body):
@@ -136,19 +140,24 @@ class _Bind:
 
     def like(self, name: str, s: Spec, t: Tensor) -> Tensor:
         """Other values on the structure of another argument."""
+        dims, held = rank(t), self.held(t)
+        trail = self.trail(name, dims, s.rank, len(held))
+        values = Buffer(name, s.dtype, (*held, *(n for _, n in trail)))
+        return grown(name, s.dtype, t, trail, values)
+
+    def held(self, t: Tensor) -> tuple[Expr, ...]:
+        """The shape of the stored values without trailing dimensions."""
+        if t.parts:
+            return (self.stored[t.name],) if t.values is None else t.values.shape[:1]
         stored = t.values.shape[0] if t.values is not None else self.stored[t.name]
-        dims = rank(t)
-        blocks = inner_lengths(structure(t))
-        first = 1 + len(blocks)
-        trail = [
-            self.rule(self.dim_name(name, d), name, d - dims + first) for d in range(dims, s.rank)
+        return (stored, *inner_lengths(structure(t)))
+
+    def trail(self, name: str, dims: int, rank: int, first: int) -> list[Trail]:
+        """The labels and sizes of dimensions inside the entries; `first` dimensions of the values come before."""
+        return [
+            (self.label(name, d), self.rule(self.dim_name(name, d), name, d - dims + first))
+            for d in range(dims, rank)
         ]
-        path = structure(t)
-        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, dims)]
-        values = Buffer(name, s.dtype, (stored, *blocks, *trail))
-        coords = (*t.coords[:dims], *(((ax, 1),) for ax in inner))
-        shape = (*t.shape[:dims], *trail)
-        return Tensor(name, s.dtype, shape, "in", (*path, *inner), coords, values, t.perm)
 
     def dense(self, name: str, s: Spec) -> Tensor:
         shape = tuple(self.rule(self.dim_name(name, d), name, d) for d in range(s.rank))
@@ -164,7 +173,7 @@ class _Bind:
         return Tensor(name, s.dtype, shape, values=values)
 
     def sparse(self, name: str, s: Spec) -> Tensor:
-        """The storage tree of a format; logical sizes are given as integers."""
+        """The storage tree of a format, or of each part; logical sizes are given as integers."""
         shape: list[Expr] = []
         dims = stored_dims(s.format)
         for d in range(dims):
@@ -172,29 +181,40 @@ class _Bind:
             if label not in self.given:
                 self.given.append(label)
             shape.append(self.size(label))
-        axes, coords, stored = storage(self, name, s, shape)
-        blocks = inner_lengths(axes)
-        first = 1 + len(
-            blocks
-        )  # the values' dimensions: entries, inside of a block, then the trailing ones
-        trail = [
-            self.rule(self.dim_name(name, d), name, d - dims + first) for d in range(dims, s.rank)
-        ]
-        inner = [Axis(self.label(name, d), "dense", "fixed", n) for d, n in enumerate(trail, dims)]
-        self.stored[name] = stored
-        entries = self.rule(f"{name}_entries", name, 0) if s.perm and s.values else stored
-        values = Buffer(name, s.dtype, (entries, *blocks, *trail)) if s.values else None
-        perm = Buffer(f"{name}_perm", s.index, (stored,), "index") if s.perm else None
-        return Tensor(
-            name,
-            s.dtype,
-            (*shape, *trail),
-            "in",
-            (*axes, *inner),
-            (*coords, *(((ax, 1),) for ax in inner)),
-            values,
-            perm,
-        )
+        if s.parts:
+            bare = self.in_parts(name, s, shape)
+        else:
+            axes, coords, self.stored[name] = storage(self, name, s, shape)
+            bare = Tensor(
+                name, s.dtype, tuple(shape), "in", axes, coords, None, self.order(name, s)
+            )
+        held = self.held(bare)
+        trail = self.trail(name, dims, s.rank, len(held))
+        if s.perm and s.values:
+            held = (self.rule(f"{name}_entries", name, 0), *held[1:])
+        values = Buffer(name, s.dtype, (*held, *(n for _, n in trail))) if s.values else None
+        return grown(name, s.dtype, bare, trail, values)
+
+    def in_parts(self, name: str, s: Spec, shape: list[Expr]) -> Tensor:
+        """Each part over the same shape; how many entries they have together is given as an integer."""
+        made = []
+        for nth, part in enumerate(s.parts):
+            label = f"{name}_{nth}"
+            self.home[label] = name
+            axes, coords, self.stored[label] = storage(self, label, part, shape)
+            order = self.order(label, part, inner_lengths(axes))
+            made.append(
+                Tensor(label, s.dtype, tuple(shape), "in", axes, coords, None, order, part.holes)
+            )
+        self.given.append(f"{name}_entries")
+        self.stored[name] = self.size(f"{name}_entries")
+        return Tensor(name, s.dtype, tuple(shape), parts=tuple(made))
+
+    def order(self, name: str, s: Spec, inside: list[Expr] | None = None) -> Buffer | None:
+        """The array that leads from a place to its value."""
+        what = "holes" if s.holes else "perm"
+        shape = (self.stored[name], *(inside or []))
+        return Buffer(f"{name}_{what}", s.index, shape, "index") if s.perm else None
 
     def meeting(self, name: str, other: str, turned: bool) -> Met:
         """The entries of an argument (or of the one whose structure it has) at those of another."""
@@ -258,7 +278,7 @@ class _Bind:
         elif isinstance(s, coord.Append):
             self.append_outputs(s)
         table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
-        return substitute(s, table)
+        return transform(substitute(s, table), driven)
 
     def reduce_dtype(self, n: Any) -> Any:
         if isinstance(n, Reduce) and n.monoid.name in monoids(self.acc):
@@ -269,17 +289,10 @@ class _Bind:
         name = target.buffer.name
         lead = self.structure_of(target, value)
         if lead is not None:
-            values = Buffer(name, self.result_dtype(), lead.values_shape, "out")
-            return Tensor(
-                name,
-                self.result_dtype(),
-                lead.tensor.shape,
-                "out",
-                lead.tensor.axes,
-                lead.tensor.coords,
-                values,
-                lead.tensor.perm,
-            )
+            t, trail = lead
+            dtype = self.result_dtype()
+            shape = (*self.held(t), *(n for _, n in trail))
+            return grown(name, dtype, t, trail, Buffer(name, dtype, shape, "out"), "out")
         hints = dict(self.traced.sized).get(name)
         shape = tuple(self.out_dim(name, d, ix, hints) for d, ix in enumerate(target.indices))
         dtype = self.acc if self.traced.wide else self.result_dtype()
@@ -313,43 +326,53 @@ class _Bind:
                 name, "i32", shape, "out", values=Buffer(name, "i32", shape, "out")
             )
 
-    def structure_of(self, target: Load, value: Expr) -> _Lead | None:
+    def structure_of(self, target: Load, value: Expr) -> tuple[Tensor, list[Trail]] | None:
         """The sparse operand whose indices are the target's and which multiplies the whole value."""
         for f in factors(value):
             f = f.access if isinstance(f, Stored) else f
             if isinstance(f, Load) and f.buffer.name in self.specs:
                 t = self.tensors[f.buffer.name]
-                f = Load(t, f.indices)
-                if t.sparse and held(f) == target.indices[: rank(t)]:
-                    stored = t.values.shape[0] if t.values is not None else self.stored[t.name]
-                    tail = self.tail(target, rank(t))
-                    blocks = inner_lengths(structure(t))
-                    if target.indices == f.indices:
-                        made = (stored, *blocks, *t.shape[rank(t) :])
-                        return _Lead(t, made)
-                    extra = [Axis(ix.name, "dense", "fixed", n) for ix, n in tail]
-                    grown = Tensor(
-                        t.name,
-                        t.dtype,
-                        (*t.shape[: rank(t)], *(n for _, n in tail)),
-                        "in",
-                        (*structure(t), *extra),
-                        (*t.coords[: rank(t)], *(((ax, 1),) for ax in extra)),
-                        t.values,
-                        t.perm,
-                    )
-                    return _Lead(grown, (stored, *blocks, *(n for _, n in tail)))
+                if t.sparse and held(Load(t, f.indices)) == target.indices[: rank(t)]:
+                    return t, self.tail(target, rank(t))
         return None
 
-    def tail(self, target: Load, dims: int) -> list[tuple[Index, Expr]]:
+    def tail(self, target: Load, dims: int) -> list[Trail]:
         trailing = [ix for ix in target.indices[dims:] if isinstance(ix, Index)]
-        return [(ix, self.sizes[f"n_{ix.name}"]) for ix in trailing]
+        return [(ix.name, self.sizes[f"n_{ix.name}"]) for ix in trailing]
 
 
-@dataclass(frozen=True)
-class _Lead:
-    tensor: Tensor
-    values_shape: tuple[Expr, ...]
+def grown(
+    name: str,
+    dtype: str,
+    t: Tensor,
+    trail: list[Trail],
+    values: Buffer | None,
+    role: str = "in",
+) -> Tensor:
+    """A tensor on the structure of another one, with its own values and dimensions inside the entries."""
+    n = rank(t)
+    inner = tuple(Axis(label, "dense", "fixed", size) for label, size in trail)
+    shape = (*t.shape[:n], *(size for _, size in trail))
+
+    def on(part: Tensor, called: str) -> Tensor:
+        coords = (*part.coords[:n], *(((ax, 1),) for ax in inner))
+        path = (*structure(part), *inner)
+        return Tensor(called, dtype, shape, role, path, coords, values, part.perm, part.holes)
+
+    if not t.parts:
+        return on(t, name)
+    parts = tuple(on(part, f"{name}_{nth}") for nth, part in enumerate(t.parts))
+    return Tensor(name, dtype, shape, role, values=values, parts=parts)
+
+
+def driven(n: Any) -> Expr | None:
+    """stored(a[i, j]) within a reduction -> itself where a drives it, or is dense; 1 where a is only looked up"""
+    if not isinstance(n, Stored) or n.within is None:
+        return None
+    first = lead(n.within.args, n.within.over)
+    if n.access.buffer.sparse and (first is None or key_of(first) != key_of(n.access)):
+        return Const(1.0, n.dtype)
+    return Stored(n.access, n.dtype)
 
 
 def factors(e: Expr) -> list[Expr]:
@@ -366,8 +389,10 @@ def rebind(m: Monoid, d: str) -> Monoid:
 
 
 def buffers_of_tensor(t: Tensor) -> list[Buffer]:
-    made = [b for ax in t.axes for b in ax.arrays]
-    return made + [b for b in (t.perm, *(m.at for m in t.met), t.values) if b is not None]
+    made = [b for part in t.whole for ax in part.axes for b in ax.arrays]
+    made += [part.perm for part in t.whole if part.perm is not None]
+    made += [m.at for m in t.met]
+    return made if t.values is None else [*made, t.values]
 
 
 def met_name(other: str, turned: bool) -> str:

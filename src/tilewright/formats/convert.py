@@ -22,6 +22,7 @@ from torch import Tensor
 from tilewright.formats import fibers, index, lists, slots, walk
 from tilewright.formats.entries import Entries, entries_of, gathered
 from tilewright.formats.layout import BLOCKED, FAMILIES, FORMATS, SLOTTED, layout, parse
+from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
@@ -101,6 +102,8 @@ def flatten_blocks(values: Tensor) -> Tensor:
 
 def stored(s: Structure, values: Tensor) -> Tensor:
     """Values in storage order: values[perm]; zeros where a tree has no entry."""
+    if isinstance(s, Parts):
+        return values.index_select(0, s.entries()[1])
     if not isinstance(s, Tree) or s.slotted:
         return values if s.perm is None else values.index_select(0, s.perm)
     if s.perm is not None:
@@ -213,7 +216,7 @@ def _convert_to_tree(
 def _by_rows(s: Structure, name: str, family: str) -> bool:
     """Whether csr is the way; dcsr of other sources goes without, as it may have too many rows."""
     return (
-        family in ("ell", "padded")
+        family in ("ell", "dell", "padded", "dpadded")
         or name == "csf.2.dense"
         or (name in TREES and not isinstance(s, Tree) and (s.format == "csr" or s.csr is not None))
     )
@@ -223,8 +226,12 @@ def _to_list(csr: Structure, family: str, given: tuple[int, ...], name: str) -> 
     match family:
         case "ell":
             return lists.ell(csr, *given)
+        case "dell":
+            return lists.dell(csr, *given)
         case "padded":
             return lists.padded(csr, *given or (PADDED,))
+        case "dpadded":
+            return lists.dpadded(csr, *given or (PADDED,))
     if name == "csf.2.dense":
         return lists.csf_rows(csr)
     return lists.dcsr(csr, "dcsr" if family == "dcsr" else "csf.2")

@@ -69,7 +69,7 @@ def dense_to_entries(dense: Tensor, mask: Tensor | None, dims: int) -> tuple[Ent
 
 def _tree_to_dense(s: Tree, values: Tensor) -> Tensor:
     trailing = values.shape[len(s.values_shape) :]
-    coords, alive = walk.places(s)
+    coords, alive = s.places()
     flat = values.new_zeros((prod(s.shape), *trailing))
     if flat.shape[0] and coords[0].shape[0]:
         at = coords[0].long()

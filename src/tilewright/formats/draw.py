@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.index import ceil_div, pointers
+from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.formats.walk import coordinates
@@ -27,8 +28,8 @@ HEIGHT, WIDTH = 16, 40
 
 def describe(s: Structure, values: Tensor | None, title: str) -> str:
     """Title, picture and numbers."""
-    lines = [title, *picture(s), _numbers(s), *_padding(s), *_bytes(s, values)]
-    return "\n".join(lines)
+    told = _parts(s) if isinstance(s, Parts) else _padding(s) + _bytes(s, values)
+    return "\n".join([title, *picture(s), _numbers(s), *told])
 
 
 def picture(s: Structure, height: int = HEIGHT, width: int = WIDTH) -> list[str]:
@@ -68,6 +69,19 @@ def _padding(s: Structure) -> list[str]:
         return []
     share = 100 * (s.positions - s.nnz) / s.positions
     return [f"{s.positions} places for {s.nnz} entries: {share:.3g} % padding"]
+
+
+def _parts(s: Parts) -> list[str]:
+    """A line for each part: entries, their share, padding, bytes of index arrays and of the order."""
+    lines = []
+    for part in s.parts:
+        places = part.order.shape[0]
+        share = 100 * part.count / max(s.nnz, 1)
+        pads = 100 * (places - part.count) / max(places, 1)
+        held = sum(_size(array) for name, array in part.arrays.items())
+        told = f"{part.count} entries ({share:.3g} %), {pads:.3g} % padding, {held} B"
+        lines.append(f"  {part.structure.format}: {told}")
+    return [*lines, "  values: shared, in the order given"]
 
 
 def _bytes(s: Structure, values: Tensor | None) -> list[str]:

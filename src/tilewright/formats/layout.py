@@ -21,7 +21,7 @@ from tilewright.support.errors import error
 FORMATS = ("csr", "csc", "coo", "bsr", "ragged", "block_mask")
 BLOCKED = ("bsr", "block_mask")
 FAMILIES = (
-    *("dcsr", "dbsr", "ell", "padded", "srbcrs", "dia"),
+    *("dcsr", "dbsr", "ell", "dell", "padded", "dpadded", "srbcrs", "dia"),
     *("csf", "bucket", "two_four", "bitmap", "ragged"),
 )
 SLOTTED = ("dbsr", "srbcrs", "dia", "two_four", "bitmap")  # their values hold zeros inside
@@ -167,6 +167,30 @@ def padded(t: int) -> Layout:
     return Layout(name_of("padded", t), (Level("dense", "fixed", 0), inner))
 
 
+def dell(width: int) -> Layout:
+    """The same number of places in each of those rows alone that have entries.
+
+    for p in range(len(indices0)):
+        for q in range(p * width, (p + 1) * width):
+            if indices1[q] >= 0:
+                dense[indices0[p], indices1[q]] += v[q]
+    """
+    inner = Level("sparse", "fixed", 1, width, padded=True)
+    return Layout(name_of("dell", width), (Level("sparse", "variable", 0), inner))
+
+
+def dpadded(t: int) -> Layout:
+    """Those rows alone that have entries, in lengths that are multiples of t.
+
+    for p in range(len(indices0)):
+        for q in range(indptr1[p], indptr1[p + 1]):
+            if indices1[q] >= 0:
+                dense[indices0[p], indices1[q]] += v[q]
+    """
+    inner = Level("sparse", "variable", 1, padded=True)
+    return Layout(name_of("dpadded", t), (Level("sparse", "variable", 0), inner))
+
+
 def srbcrs(t: int, g: int) -> Layout:
     """Strips of t rows and one column, their number in t rows a multiple of g; -1 where none is.
 
@@ -290,7 +314,7 @@ def layout(name: str, block: tuple[int, int] = (1, 1)) -> Layout:
 
 def _parametric(name: str) -> Layout:
     family, given = parse(name)
-    least = 0 if family in ("ell", "dia") else 2 if family in ("csf", "ragged") else 1
+    least = 0 if family in ("ell", "dell", "dia") else 2 if family in ("csf", "ragged") else 1
     if any(number < least for number in given):
         raise _unknown(name)
     match family, given:
@@ -302,6 +326,10 @@ def _parametric(name: str) -> Layout:
             return ell(width)
         case "padded", (t,):
             return padded(t)
+        case "dell", (width,):
+            return dell(width)
+        case "dpadded", (t,):
+            return dpadded(t)
         case "srbcrs", (t, g):
             return srbcrs(t, g)
         case "dia", (count,):

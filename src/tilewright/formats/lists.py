@@ -1,6 +1,6 @@
 """From csr to the two-dimensional trees that keep a list of entries.
 
-Owns: the writers of dcsr, csf.2, ell and padded. In: a csr structure whose `perm` leads to the
+Owns: the writers of dcsr, csf.2, ell, padded, dell and dpadded. In: a csr structure whose `perm` leads to the
 source's order, and parameters (None: chosen). Out: a `Tree` with `perm` into the same order.
 Nothing is sorted: rows move as they are. Each waits for the device once, for a size.
 
@@ -10,23 +10,51 @@ Nothing is sorted: rows move as they are. Each waits for the device once, for a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from tilewright.formats import index
 from tilewright.formats.entries import limit, misfit
-from tilewright.formats.layout import name_of
+from tilewright.formats.layout import name_of, parse
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 
 
 def dcsr(csr: Structure, name: str) -> Tree:
     """Rows without entries are dropped; nothing else moves."""
+    rows, found = without_empty(csr)
+    starts, indices = _arrays(found)
+    arrays = {"indices0": rows, "indptr1": starts, "indices1": indices}
+    return _listed(csr, name, arrays, csr.perm)
+
+
+def dell(csr: Structure, width: int | None = None) -> Tree:
+    """ell of the rows that have entries."""
+    return _of_rows(csr, "dell", lambda found: ell(found, width))
+
+
+def dpadded(csr: Structure, t: int) -> Tree:
+    """padded, of the rows that have entries."""
+    return _of_rows(csr, "dpadded", lambda found: padded(found, t))
+
+
+def _of_rows(csr: Structure, family: str, write: Callable[[Structure], Tree]) -> Tree:
+    """A format of the rows that have entries, under a list of these rows."""
+    rows, found = without_empty(csr)
+    made = write(found)
+    name = name_of(family, *parse(made.format)[1])
+    return _listed(csr, name, {"indices0": rows, **made.arrays}, made.perm)
+
+
+def without_empty(csr: Structure) -> tuple[Tensor, Structure]:
+    """The rows that have entries, and csr of them alone: waits."""
     indptr, indices = _arrays(csr)
     rows = indptr.diff().nonzero().squeeze(1).to(indptr.dtype)
     starts = torch.cat((indptr.index_select(0, rows), indptr[-1:]))
-    arrays = {"indices0": rows, "indptr1": starts, "indices1": indices}
-    return _listed(csr, name, arrays, csr.perm)
+    shape = (rows.shape[0], csr.shape[1])
+    return rows, Structure("csr", shape, starts, indices, perm=csr.perm, check=False)
 
 
 def ell(csr: Structure, width: int | None = None) -> Tree:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from tilewright.formats.parts import Part, Parts
 from tilewright.formats.ragged import Ragged
 from tilewright.formats.structure import ARRAYS, DERIVED, Structure
 from tilewright.formats.tensor import SparseTensor
@@ -25,12 +26,15 @@ Context = list[Any]
 CHILDREN: dict[type, tuple[str, ...]] = {
     Structure: (*ARRAYS, *DERIVED),
     Tree: ("arrays", "perm", "slots", "row_of", *DERIVED),
+    Parts: ("held", *DERIVED),
     SparseTensor: ("structure", "values"),
     Ragged: ("structure", "lengths"),
 }
 
 
 def _context(held: Any) -> Context:
+    if isinstance(held, Parts):
+        return [list(held.shape), [part.count for part in held.parts]]
     if isinstance(held, Tree):
         counted = [held.count, held.sources, held.ordered, held.wide]
         return [held.format, list(held.shape), *counted]
@@ -65,6 +69,16 @@ def _rebuild_tree(children: Iterable[Any], context: Context) -> Tree:
     return made
 
 
+def _rebuild_parts(children: Iterable[Any], context: Context) -> Parts:
+    shape, counts = context
+    held, *rest = children
+    parts = [Part(s, order, n) for (s, order), n in zip(held, counts, strict=True)]
+    made = Parts(tuple(shape), tuple(parts))
+    for name, child in zip(CHILDREN[Parts][1:], rest, strict=True):
+        setattr(made, name, child)
+    return made
+
+
 def _register(cls: type, rebuild: Any) -> None:
     names = CHILDREN[cls]
 
@@ -85,6 +99,7 @@ def _register(cls: type, rebuild: Any) -> None:
 
 _register(Structure, _rebuild_structure)
 _register(Tree, _rebuild_tree)
+_register(Parts, _rebuild_parts)
 _register(SparseTensor, lambda children, context: SparseTensor(*children))
 _register(Ragged, lambda children, context: Ragged(*children))
 # torch.export.load and torch.load(weights_only=True) read only classes they were told of.

@@ -28,7 +28,9 @@ Storage = tuple[tuple[Axis, ...], tuple[tuple[tuple[Axis, int], ...], ...], Expr
 class Spec:
     """What must be known of an argument to compile: everything but sizes and contents.
 
-    strided: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
+    strides: for dense arguments that are not contiguous, the dimension of unit stride (or -1).
+    holes: the order of values is -1 where there is no entry. parts: those of a tensor in parts.
+    ordered: csr whose columns increase in each row.
     met: other arguments at whose entries the entries of this one are known, and whether by swapped indices.
     """
 
@@ -40,6 +42,9 @@ class Spec:
     perm: bool = False
     values: bool = True
     strided: int | None = None
+    holes: bool = False
+    parts: tuple[Spec, ...] = ()
+    ordered: bool = False
     met: tuple[tuple[str, bool], ...] = ()
 
 
@@ -64,8 +69,15 @@ def storage(sizes: Sizes, name: str, s: Spec, shape: list[Expr]) -> Storage:
 
 
 def stored_dims(format: str) -> int:
-    """How many dimensions a format stores."""
+    """How many dimensions a format stores; parts+csr+dbsr.4.4 those of its parts."""
+    format = parts_of(format)[0]
     return 2 if format in _TREES else 1 + max(lv.dim for lv in layout(format).levels)
+
+
+def parts_of(format: str) -> tuple[str, ...]:
+    """The formats of the parts; a plain format is its own only part."""
+    first, *rest = format.split("+")
+    return tuple(rest) if first == "parts" else (format,)
 
 
 def inner_lengths(path: Sequence[Axis]) -> list[Expr]:
@@ -157,7 +169,8 @@ def _compressed(sizes: Sizes, name: str, s: Spec, shape: list[Expr], outer: int)
     nnz = sizes.rule(f"{name}_nnz", f"{name}_indices", 0)
     a = Axis(sizes.label(name, outer), "dense", "fixed", n)
     ptr, idx = sizes.array(name, "indptr", s, n + 1), sizes.array(name, "indices", s, nnz)
-    b = Axis(sizes.label(name, 1 - outer), "sparse", "variable", None, a, ptr, idx)
+    label = sizes.label(name, 1 - outer)
+    b = Axis(label, "sparse", "variable", None, a, ptr, idx, ordered=s.ordered)
     coords = (((a, 1),), ((b, 1),)) if outer == 0 else (((b, 1),), ((a, 1),))
     return (a, b), coords, nnz
 

@@ -21,7 +21,9 @@ from torch import Tensor
 from tilewright.formats import convert, draw, fibers, index, interop
 from tilewright.formats import dense as dense_form
 from tilewright.formats.check import check_index_dtype, check_values
+from tilewright.formats.decompose import decompose
 from tilewright.formats.entries import entries_from, structure_from_arrays
+from tilewright.formats.rules import Rule
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
@@ -212,6 +214,14 @@ class SparseTensor:
     def to_format(self, name: str, block: tuple[int, int] | None = None) -> SparseTensor:
         """The same matrix in another format; values keep their order (or fill blocks)."""
         return SparseTensor(*convert.convert(self.structure, self.values, name, block))
+
+    def decompose(self, *rules: Rule | tuple[Rule, ...], rest: str = "csr") -> SparseTensor:
+        """The same tensor in parts: each rule takes of what is left, and the rest is a part of its own.
+
+        A.decompose(tw.rules.blocks(16), tw.rules.hyb(1, 4)); values keep their order.
+        """
+        flat = [r for given in rules for r in (given if isinstance(given, tuple) else (given,))]
+        return SparseTensor(*decompose(self.structure, self.values, flat, rest))
 
     def to_torch(self, layout: torch.layout | None = None) -> Tensor:
         """A torch sparse tensor: of this format if torch has it, or of the layout given."""

@@ -140,15 +140,19 @@ class Tree(Structure):
     def rows_stored(self) -> Tensor:
         """The coordinate of dimension 0 of each stored place, kept as `row_of`."""
         if self.row_of is None:
-            made = walk.places(self)[0][0]
+            made = self.places()[0][0]
             if torch.compiler.is_compiling():
                 return made
             self.row_of = made
         return self.row_of
 
+    def places(self) -> tuple[list[Tensor], Tensor | None]:
+        """A coordinate per dimension for every stored place, and which exist (None: all)."""
+        return walk.places(self)
+
     def entries(self) -> tuple[list[Tensor], Tensor | None]:
         """A coordinate per dimension for each existing place in storage order, and `perm`."""
-        found, alive = walk.places(self)
+        found, alive = self.places()
         if alive is None:
             return found, self.perm
         kept = self._where(alive)
@@ -232,7 +236,7 @@ class Tree(Structure):
     def _existing(self) -> int:
         """The number of places that exist; waits for the device where that is not plain."""
         self.count = -1
-        alive = walk.places(self)[1]
+        alive = self.places()[1]
         return self.positions if alive is None else int(alive.sum())
 
     def _where(self, alive: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
 """Stage I: coordinate space. Tensors are indexed by coordinates; where entries are stored is in their axes.
 
     program  := Program(name, tensors, scalars, body)
-    stmt     := Assign(targets, values)              targets[n][coords] = values[n]
+    stmt     := Assign(targets, values, adds)        targets[n][coords] = values[n], or += values[n]
               | Append(list, count, where, value, over)   the values that satisfy a predicate, compacted
     expr     := shared expressions | Reduce(monoid, over, args, part) | Stored(access) | Index
     Index    a name of the notation: i, j, f
     Axis     {dense, sparse} x {fixed, variable}, with a parent: where coordinates are stored
-    Tensor   a name, its logical shape, and its axes (none: plain dense)
+    Tensor   a name, its logical shape, and its axes (none: plain dense), or parts that have axes each
 
 A dimension's coordinate is a sum of axis coordinates times constants (`coords`): for CSR
 ((i, 1),), ((j, 1),); for blocks of B: ((I, B), (ii, 1)), ((J, B), (jj, 1)).
@@ -14,6 +14,8 @@ A dimension's coordinate is a sum of axis coordinates times constants (`coords`)
 Meaning: a reduction over an index that addresses a sparse tensor runs over that tensor's stored entries;
 over any other index, over its whole range. Nothing stored: the monoid's identity, finalised. Where several
 structures meet, `ir.drive` says which one is followed; the others are looked up, and absent means 0.
+Every entry of a tensor in parts belongs to one part: where it drives, its parts are followed one after the
+other, folding into one state; a lookup is the sum of the lookups in the parts.
 
 Its text (all forms: ir/text/program.py):
 
@@ -42,7 +44,8 @@ class Axis(Node):
     """One storage axis. Variable axes have `indptr` over the parent; sparse ones have `indices`.
 
     padded: indices may be -1, no entry. shared: indices do not depend on the parent. mask: which positions of a
-    dense axis exist. repeats: a coordinate may come several times, so that it cannot be searched.
+    dense axis exist. repeats: a coordinate may come several times, so that it cannot be searched. ordered:
+    coordinates are known to increase under each parent, so that it can be followed and searched at once.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Axis(Node):
     shared: bool = False
     mask: Buffer | None = None
     repeats: bool = False
+    ordered: bool = False
 
     @property
     def arrays(self) -> tuple[Buffer, ...]:
@@ -80,7 +84,8 @@ class Tensor(Node):
     """A tensor of the program. `axes` empty: plain dense, read through `values` by its strides.
 
     Sparse: `axes` is the path from the root to the value; `values` None means all ones;
-    `perm` maps a storage position to the position in the values' own (source) order;
+    `perm` maps a storage position to the position in the values' own (source) order; with `holes` it is -1
+    where there is no entry. `parts`: other tensors over the same shape and values; then there are no own axes.
     `met` tells its entries at those of other tensors: nothing need be searched there.
     """
 
@@ -92,11 +97,18 @@ class Tensor(Node):
     coords: tuple[tuple[tuple[Axis, int], ...], ...] = ()
     values: Buffer | None = None
     perm: Buffer | None = None
+    holes: bool = False
+    parts: tuple[Tensor, ...] = ()
     met: tuple[Met, ...] = ()
 
     @property
     def sparse(self) -> bool:
-        return bool(self.axes)
+        return bool(self.axes or self.parts)
+
+    @property
+    def whole(self) -> tuple[Tensor, ...]:
+        """Its parts, or itself: what has axes."""
+        return self.parts or (self,)
 
 
 @node
@@ -115,10 +127,14 @@ class Reduce(Expr):
 
 @node
 class Stored(Expr):
-    """1 where the access is stored: it drives an iteration, whatever the values are"""
+    """1 where the access is stored: it drives an iteration, whatever the values are
+
+    within: as far as the access drives this reduction; binding, which knows the formats, decides.
+    """
 
     access: Load
     dtype: str = "f32"
+    within: Reduce | None = None
 
 
 class Stmt(Node):
@@ -129,11 +145,12 @@ class Stmt(Node):
 
 @node
 class Assign(Stmt):
-    """targets[n] = values[n]; several targets share their reductions"""
+    """targets[n] = values[n]; several targets share their reductions. adds: values are added to what is there"""
 
     targets: tuple[Load, ...]
     values: tuple[Expr, ...]
     where: str = ""
+    adds: bool = False
 
 
 @node

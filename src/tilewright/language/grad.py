@@ -90,7 +90,7 @@ class _Back:
     refs: dict[str, Ref] = field(default_factory=dict)
     kept: dict[Reduce, Load] = field(default_factory=dict)
     outside: tuple[Load, ...] = ()
-    found: list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]] = field(
+    found: list[tuple[Load, Expr, tuple[Index, ...], tuple[Stored, ...]]] = field(
         default_factory=list
     )
 
@@ -100,8 +100,8 @@ class _Back:
 
     # --- the walk ---------------------------------------------------------------------------------
 
-    def visit(self, e: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Load, ...]) -> None:
-        """g is the adjoint of e; axes are all indices in scope; held are accesses that drive it."""
+    def visit(self, e: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Stored, ...]) -> None:
+        """g is the adjoint of e; axes are all indices in scope; held are accesses that may drive it."""
         match e:
             case Const() | Index() | Var() | Stored():
                 return
@@ -174,12 +174,12 @@ class _Back:
         return error("no-gradient", name=self.t.name, got=f"{why}, in {self.t.body[0]}")
 
     def reduction(
-        self, e: Reduce, g: Expr, axes: tuple[Index, ...], held: tuple[Load, ...]
+        self, e: Reduce, g: Expr, axes: tuple[Index, ...], held: tuple[Stored, ...]
     ) -> None:
         fresh = {ix: Index(ix.name) for ix in e.over}
         e = Reduce(e.monoid, tuple(fresh.values()), substitute(e.args, dict(fresh)), e.part)
         wide = (*axes, *e.over)
-        drives = (*held, *_accesses(e.args))
+        drives = (*held, *(Stored(a, within=e) for a in _accesses(e.args)))
         if e.monoid.name in ("softmax_sum", "softmax2_sum"):
             score, value = e.args
             if e.monoid.name == "softmax2_sum":
@@ -203,7 +203,7 @@ class _Back:
             case "sum":
                 inner = g
             case "mean":
-                ones = _product(Stored(a) for a in _accesses(e.args) or _loads(e.args))
+                ones = _product(Stored(a, within=e) for a in _accesses(e.args) or _loads(e.args))
                 count = self.keep(Reduce(monoids("f32")["sum"], e.over, (ones,)))
                 inner = g / count
             case "max" | "min":
@@ -261,8 +261,8 @@ class _Back:
             inside = {n for n in walk(load.indices) if isinstance(n, Index)}
             over = tuple(ix for ix in axes if ix not in inside)
             present = {n for n in walk(g) if isinstance(n, Load)}
-            missing = [a for a in dict.fromkeys(held) if a not in present and a != load]
-            body = g * _product(Stored(a) for a in missing)
+            missing = [s for s in dict.fromkeys(held) if s.access not in present | {load}]
+            body = g * _product(missing)
             if over:
                 body = Reduce(monoids("f32")["sum"], over, (body,))
             if len(load.indices) > 1:
@@ -275,9 +275,9 @@ class _Back:
             )
         return {n: tuple(ps) for n, ps in made.items()}
 
-    def merged(self) -> list[tuple[Load, Expr, tuple[Index, ...], tuple[Load, ...]]]:
+    def merged(self) -> list[tuple[Load, Expr, tuple[Index, ...], tuple[Stored, ...]]]:
         """Contributions to the same access under the same axes, added up."""
-        total: dict[tuple[Load, tuple[Index, ...]], tuple[Expr, tuple[Load, ...]]] = {}
+        total: dict[tuple[Load, tuple[Index, ...]], tuple[Expr, tuple[Stored, ...]]] = {}
         for load, g, axes, held in self.found:
             before = total.get((load, axes))
             total[load, axes] = (

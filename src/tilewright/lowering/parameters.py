@@ -13,7 +13,7 @@ from tilewright.ir.node import walk
 def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
     """The flat list of arrays a program reads and writes, in the order of its parameters."""
     seen: dict[Buffer, None] = {}
-    for t in p.tensors:
+    for t in (part for told in p.tensors for part in told.whole):
         for ax in t.axes:
             for b in ax.arrays:
                 seen.setdefault(b)
@@ -26,7 +26,7 @@ def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
 def sizes_of(p: coord.Program) -> tuple[Var, ...]:
     """Every run-time size, in the order of the parameters."""
     seen: dict[Var, None] = {}
-    for t in p.tensors:
+    for t in (part for told in p.tensors for part in told.whole):
         exprs = [*t.shape, *(ax.length for ax in t.axes if ax.length is not None)]
         for b in [t.values]:
             if b is not None:

@@ -14,12 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import Key, held, key_of, lead, rank, stored, structure
+from tilewright.ir.drive import (
+    Key,
+    Round,
+    by_parts,
+    held,
+    rank,
+    rounds,
+    rounds_of,
+    stored,
+    structure,
+)
 from tilewright.ir.expr import (
     Bin,
     Buffer,
@@ -33,11 +45,14 @@ from tilewright.ir.expr import (
     compute_dtype,
     const,
     dtype_of,
+    eq,
+    maximum,
     ne,
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
 from tilewright.lowering.parameters import buffers_of, sizes_of
+from tilewright.lowering.turns import Turn, added, in_order, lists_rows, own_axes, repeats
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -76,16 +91,6 @@ class _Env:
         return _Env(coords, pos, axis, dict(self.made), found, entry)
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """One loop to make: an index, and the storage axis that gives (part of) it."""
-
-    index: Index
-    lead: Load | None = None
-    axis: Axis | None = None
-    scale: int = 1
-
-
 @dataclass
 class _Lower:
     program: coord.Program
@@ -97,8 +102,13 @@ class _Lower:
         if isinstance(s, coord.Append):
             return self.append(s)
         assert isinstance(s, coord.Assign)
-        todo = spatial(s)
-        return self.over(todo, _Env(), spatial_lead(s), lambda env: self.store(s, env), s)
+        block: Block = []
+        for turn in rounds((s.targets, s.values), spatial_lead(s)):
+            targets, values = turn.exprs
+            here = coord.Assign(targets, values, s.where, s.adds)
+            leaf = partial(self.store, here)
+            block += self.over(spatial(s), _Env(), turn.first, leaf, here)
+        return block
 
     def append(self, s: coord.Append) -> Block:
         def leaf(env: _Env) -> Block:
@@ -126,18 +136,21 @@ class _Lower:
             return self.along(in_order(turns), env, leaf)
         return self.along(in_order(turns), env, lambda inner: self.find(first, inner, leaf))
 
-    def turns(self, ix: Index, first: Load | None, hints: object) -> list[_Turn]:
+    def turns(self, ix: Index, first: Load | None, hints: object) -> list[Turn]:
         """The loops of one index: storage axes of the access that drives, or of one whose blocks it crosses."""
         for a in [first] if first is not None else []:
             if ix in held(a):
-                return [_Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+                return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+        rows = added(hints)
+        if rows is not None and ix in held(rows) and lists_rows(rows, own_axes(rows, ix)):
+            return [Turn(ix, rows, ax, k) for ax, k in own_axes(rows, ix)]
         for a in walk(hints):
-            if isinstance(a, Load) and isinstance(a.buffer, Tensor) and a.buffer.sparse:
+            if isinstance(a, Load) and isinstance(a.buffer, Tensor) and a.buffer.axes:
                 if ix in held(a) and not any(stored(ax) for ax, _ in own_axes(a, ix)):
-                    return [_Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
-        return [_Turn(ix)]
+                    return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+        return [Turn(ix)]
 
-    def along(self, turns: list[_Turn], env: _Env, leaf: Leaf) -> Block:
+    def along(self, turns: list[Turn], env: _Env, leaf: Leaf) -> Block:
         if not turns:
             return leaf(env)
         turn, rest = turns[0], turns[1:]
@@ -165,7 +178,7 @@ class _Lower:
             )
         return self.axis_loop(a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf))
 
-    def counted(self, turn: _Turn, rest: list[_Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
+    def counted(self, turn: Turn, rest: list[Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
         """The rest of the loops, where this axis has added its part to the index."""
         a, ax, ix = turn.lead, turn.axis, turn.index
         assert a is not None and ax is not None
@@ -189,7 +202,7 @@ class _Lower:
                 made = made + env.axis[ax, held(a)] * k
         return made
 
-    def limits(self, turn: _Turn, begun: bool, at: Expr) -> Expr | None:
+    def limits(self, turn: Turn, begun: bool, at: Expr) -> Expr | None:
         """The condition under which an index is inside its range, where it might not be."""
         a, ix = turn.lead, turn.index
         assert a is not None
@@ -264,11 +277,13 @@ class _Lower:
         t: Tensor = a.buffer
         mine = held(a)
         missing = [ax for ax in structure(t) if (ax, mine) not in env.pos]
-        if not missing or (upto is not None and (upto, mine) in env.pos):
+        if upto is not None and (upto, mine) in env.pos:
             return inside(env)
-        known = self.known(a, env) if upto is None else None
+        known = self.known(a, env) if upto is None and missing else None
         if known is not None:
             return self.read(a, known, env, inside)
+        if not missing:
+            return self.filled(a, env, inside)
         ax, inner = missing[0], env.inner()
         block: Block = []
         crd = self.bound(a, ax, env, block)
@@ -298,6 +313,16 @@ class _Lower:
         e, inner = Var(self.names.fresh(f"at_{a.buffer.name}")), env.inner()
         inner.entry[last_stored(a), held(a)] = e
         return [stmt.Let(e, known), stmt.Guard(const(0) <= e, tuple(inside(inner)))]
+
+    def filled(self, a: Load, env: _Env, inside: Leaf) -> Block:
+        """`inside` where a place that may be a hole has an entry."""
+        t, mine = a.buffer, held(a)
+        if not t.holes or (t.perm, mine) in env.pos:
+            return inside(env)
+        q, inner = Var(self.names.fresh(f"at_{t.name}"), t.perm.dtype), env.inner()
+        inner.pos[t.perm, mine] = q
+        at = stmt.Let(q, Load(t.perm, self.stored_at(a, env)))
+        return [at, stmt.Guard(const(0) <= q, tuple(inside(inner)))]
 
     def searched(self, a: Load, ax: Axis, parent: Expr, crd: Expr, env: _Env, block: Block) -> Expr:
         """The position of a coordinate on a stored axis; the condition that it is there."""
@@ -332,6 +357,8 @@ class _Lower:
         for target, value in zip(s.targets, s.values, strict=True):
             made = self.value(value, env, block)
             buffer, at = self.place(target, env, block)
+            if s.adds:
+                made = Load(buffer, at) + made
             block.append(stmt.Store(buffer, at, cast(buffer.dtype, made)))
         return block
 
@@ -352,10 +379,19 @@ class _Lower:
         last = max(n for n, ax in enumerate(path) if stored(ax))
         if (path[last], mine) not in env.pos:
             raise unfit(a, "it is written, and no loop runs over its entries")
-        first = env.pos[path[last], mine]
-        if t.perm is not None:
-            first = Load(t.perm, (first,))
-        return (first, *(env.axis[ax, mine] for ax in path[last + 1 :]))
+        if t.holes:
+            return (env.pos[t.perm, mine],)
+        at = self.stored_at(a, env)
+        if t.perm is None:
+            return at
+        n = len(t.perm.shape)
+        return (Load(t.perm, at[:n]), *at[n:])
+
+    def stored_at(self, a: Load, env: _Env) -> tuple[Expr, ...]:
+        """The place in the order of storage: position on the last stored axis, then the inside of a block."""
+        mine, path = held(a), structure(a.buffer)
+        last = max(n for n, ax in enumerate(path) if stored(ax))
+        return (env.pos[path[last], mine], *(env.axis[ax, mine] for ax in path[last + 1 :]))
 
     def value(self, e: Expr, env: _Env, block: Block) -> Expr:
         """An expression with coordinates resolved; reductions are emitted into block."""
@@ -370,20 +406,28 @@ class _Lower:
                 return self.reduce(e, env, block)
             case Stored(access, d):
                 inner: Any = access.a if isinstance(access, Cast) else access
-                if not inner.buffer.sparse or self.stands(inner, env):
-                    return Const(1.0, d)
-                return self.looked_up(inner, env, block, d, lambda _: Const(1.0, d))
+                return reduce(maximum, [self.stored(a, env, block, d) for a in by_parts(inner)])
         made = rebuild(e, lambda c: self.value(c, env, block))
         return binary(made.op, made.a, made.b) if isinstance(made, Bin) else made
 
     def stands(self, a: Load, env: _Env) -> bool:
         """Whether the loops around stand on the entry of an access."""
-        if (last_stored(a), held(a)) in env.entry:
+        t, mine = a.buffer, held(a)
+        if (last_stored(a), mine) in env.entry:
             return True
-        return all((ax, held(a)) in env.pos for ax in structure(a.buffer))
+        there = all((ax, mine) in env.pos for ax in structure(t))
+        return there and (not t.holes or (t.perm, mine) in env.pos)
+
+    def stored(self, a: Load, env: _Env, block: Block, d: str) -> Expr:
+        """1 where an access has an entry, else 0"""
+        if not a.buffer.sparse or self.stands(a, env):
+            return Const(1.0, d)
+        return self.looked_up(a, env, block, d, lambda _: Const(1.0, d), "stored")
 
     def load(self, a: Load, env: _Env, block: Block) -> Expr:
         t: Tensor = a.buffer
+        if t.parts:
+            return reduce(add, [self.load(part, env, block) for part in by_parts(a)])
         d = compute_dtype(t.dtype)
 
         def there(inner: _Env) -> Expr:
@@ -394,13 +438,13 @@ class _Lower:
 
         if not t.sparse or self.stands(a, env):
             return there(env)
-        return self.looked_up(a, env, block, d, there)
+        return self.looked_up(a, env, block, d, there, "value")
 
     def looked_up(
-        self, a: Load, env: _Env, block: Block, d: str, there: Callable[[_Env], Expr]
+        self, a: Load, env: _Env, block: Block, d: str, there: Callable[[_Env], Expr], of: str
     ) -> Expr:
         """there() where the access has an entry, else 0: a sum over at most one entry."""
-        key = (a, (*held(a), d))
+        key = (a, (*held(a), d, of))
         if key not in env.found:
             v, m = Var(self.names.fresh(f"{a.buffer.name}_at"), d), monoids(d)["sum"]
             block.append(stmt.Init((v,), m))
@@ -421,14 +465,23 @@ class _Lower:
         fresh, m = self.names.fresh, e.monoid
         state = tuple(Var(fresh(n), d) for n, d in zip(m.state, m.dtypes, strict=True))
 
-        def leaf(inner: _Env) -> Block:
+        def leaf(turn: Round, inner: _Env) -> Block:
             inside: Block = []
-            args = tuple(self.value(a, inner, inside) for a in e.args)
-            return [*inside, stmt.Fold(state, m, args)]
+            args = tuple(self.value(a, inner, inside) for a in turn.exprs)
+            return self.unless(turn.but, inner, [*inside, stmt.Fold(state, m, args)])
 
         block.append(stmt.Init(state, m))
-        block.extend(self.over(e.over, env, lead(e.args, e.over), leaf, e.args))
+        for turn in rounds_of(e):
+            block += self.over(e.over, env, turn.first, partial(leaf, turn), turn.exprs)
         return state
+
+    def unless(self, but: tuple[Load, ...], env: _Env, inside: Block) -> Block:
+        """`inside` where none of these accesses has an entry."""
+        for a in but:
+            block: Block = []
+            found = self.stored(a, env, block, "f32")
+            inside = [*block, stmt.Guard(eq(found, Const(0.0, "f32")), tuple(inside))]
+        return inside
 
     def finalise(self, e: Reduce, state: tuple[Expr, ...], block: Block) -> Expr:
         made = apply(e.monoid.finalise, state)[e.part]
@@ -439,36 +492,8 @@ class _Lower:
         return v
 
 
-def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
-    """The axes that give an index; one that an earlier dimension has already is not counted again."""
-    before: list[Axis] = []
-    for at, dim in zip(held(a), a.buffer.coords, strict=False):
-        if at is ix:
-            return [(ax, k) for ax, k in dim if ax not in before]
-        before += [ax for ax, _ in dim]
-    return []
-
-
-def in_order(turns: list[_Turn]) -> list[_Turn]:
-    """Axes of one tree keep its order; others stay where they were written."""
-    made = list(turns)
-    leads = {key_of(t.lead): t.lead for t in turns if t.lead is not None}
-    for key, a in leads.items():
-        path = structure(a.buffer)
-        slots = [n for n, t in enumerate(turns) if t.lead is not None and key_of(t.lead) == key]
-        inside = sorted((turns[n] for n in slots), key=lambda t: path.index(t.axis))
-        for n, t in zip(slots, inside, strict=True):
-            made[n] = t
-    return made
-
-
 def last_stored(a: Load) -> Axis:
     return next(ax for ax in reversed(structure(a.buffer)) if stored(ax))
-
-
-def repeats(a: Load, ax: Axis) -> bool:
-    """Whether an axis may hold a coordinate several times, for instance once for each entry under it."""
-    return ax.repeats or any(c.parent is ax and c.length == Const(1, "i64") for c in a.buffer.axes)
 
 
 def unfit(a: Load, why: str) -> Exception:

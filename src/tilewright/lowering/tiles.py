@@ -44,11 +44,7 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     """Stage III -> tile form."""
     if sum(any(isinstance(n, Loop) and n.kind == "grid" for n in walk(s)) for s in p.body) > 1:
         raise refuse(p.name, "it has several nests with grid loops", "compile each on its own")
-    written = {s.buffer for s in walk(p.body) if isinstance(s, stmt.Store | stmt.Atomic)}
-    for n in walk(p.body):
-        if isinstance(n, Load) and n.buffer in written:
-            why = f"{n.buffer.name} is written and read in one launch"
-            raise refuse(p.name, why, "compute_at or inline, or compile each nest on its own", n)
+    _check_reads(p)
     lower = _Lower(p)
     lower.grid_vars()
     lower.block(p.body)
@@ -69,6 +65,18 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
 
 def reads(e: Expr) -> bool:
     return any(isinstance(n, Load | Lookup) for n in walk(e))
+
+
+def _check_reads(p: flat.Program) -> None:
+    """Of what a launch writes, it may read the element that it is about to write, nothing else."""
+    written = [s for s in walk(p.body) if isinstance(s, stmt.Store | stmt.Atomic)]
+    for n in walk(p.body):
+        if isinstance(n, Load):
+            at = {s.indices for s in written if s.buffer is n.buffer}
+            if at and at != {n.indices}:
+                why = f"{n.buffer.name} is written and read in one launch"
+                cure = "compute_at or inline, or compile each nest on its own"
+                raise refuse(p.name, why, cure, n)
 
 
 def pow2(n: int) -> int:

@@ -13,7 +13,8 @@ from functools import cache
 
 from torch import Tensor
 
-from tilewright.formats.bind import stored_dims
+from tilewright.formats.parts import Parts
+from tilewright.formats.storage import Spec, parts_of, stored_dims
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.ops.dtypes import name_of
@@ -27,7 +28,8 @@ E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
 class Arg:
     """One argument. kind: a format, `dense`, or `like:NAME` (values on another argument's structure).
 
-    ordered: the columns of every row are known to increase, so that rows can be searched.
+    ordered: csr whose columns are known to increase in each row.
+    The arrays of a tensor in parts (kind parts+csr+dbsr.4.4) begin with the number of the part: 1_indices0.
     """
 
     name: str
@@ -42,8 +44,8 @@ class Arg:
     ordered: bool = False
 
     def text(self) -> str:
-        held = ("v" if self.values else "-") + ("o" if self.ordered else "")
-        flags = (held, "-" if self.strided is None else str(self.strided))
+        held = "v" * self.values + "o" * self.ordered
+        flags = (held or "-", "-" if self.strided is None else str(self.strided))
         kind = self.kind.replace(":", "~")
         parts = (kind, self.dtype, str(self.rank), self.index, self.block, *flags)
         return f"{self.name}={':'.join(parts)}:{','.join(self.arrays)}"
@@ -64,9 +66,21 @@ class Arg:
         if self.kind == "dense" or self.kind.startswith("like:"):
             return ()
         made = [f"{self.name}.n{d}" for d in range(stored_dims(self.kind))]
+        if self.kind.startswith("parts+"):
+            made.append(f"{self.name}.entries")
         for lists, prefix in ((LIST, ""), (T_LIST, "t_"), (E_LIST, "e_")):
             if lists[0] in self.arrays:
                 made += [f"{self.name}.{prefix}slots", f"{self.name}.{prefix}setting"]
+        return tuple(made)
+
+    @property
+    def parts(self) -> tuple[Spec, ...]:
+        """What must be known of each part."""
+        made = []
+        for nth, format in enumerate(parts_of(self.kind)):
+            holes = f"{nth}_holes" in self.arrays
+            perm = holes or f"{nth}_perm" in self.arrays
+            made.append(Spec(format, self.dtype, self.rank, self.index, perm=perm, holes=holes))
         return tuple(made)
 
 
@@ -139,15 +153,23 @@ def sparse_arrays(s: Structure) -> tuple[tuple[str, ...], list[Tensor]]:
             names.append(label)
             tensors.append(t)
 
-    if isinstance(s, Tree):
+    if isinstance(s, Parts):
+        for label, array in s.arrays.items():
+            add(label, array)
+        if s.csr is not None:
+            add("indptr", s.csr.indptr)
+            add("indices", s.csr.indices)
+            add("perm", s.csr.perm)
+    elif isinstance(s, Tree):
         for label, array in s.arrays.items():
             add(label, array.reshape(-1))
         add("perm", s.perm)
         return tuple(names), tensors
-    add("indptr", s.indptr)
-    add("indices", s.indices)
-    add("perm", s.perm)
-    add("rows", s.row_of)
+    else:
+        add("indptr", s.indptr)
+        add("indices", s.indices)
+        add("perm", s.perm)
+        add("rows", s.row_of)
     if s.transposed is not None:
         add("t_indptr", s.transposed.indptr)
         add("t_indices", s.transposed.indices)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tilewright.ir.coord import Assign
 from tilewright.ops.backend import backend_of
 from tilewright.ops.choice import Choice
 from tilewright.ops.entry import entry
@@ -18,7 +19,7 @@ from tilewright.schedule.options import Setting
 
 
 class Launch:
-    """One kernel on given tensors, into `out`. `launch()` enqueues it and nothing else."""
+    """One kernel (or one for each part) on given tensors, into `out`. `launch()` enqueues it and nothing else."""
 
     def __init__(
         self,
@@ -34,9 +35,14 @@ class Launch:
         self.tensors, self.ints, self.floats = list(tensors), list(ints), list(floats)
         if step.missing:
             self.tensors += step.derive(self.tensors, self.ints)
-        self.sizes = step.sizes(self.tensors, self.ints)
-        self.ready = step.ready(self.ints, self.sizes)
+        sizes = [piece.sizes(self.tensors, self.ints) for piece in step.pieces]
+        self.pieces = [
+            (piece.ready(self.ints, n), n) for piece, n in zip(step.pieces, sizes, strict=True)
+        ]
+        self.ready, self.sizes = self.pieces[0]
         self.outs = self.ready.alloc(self.tensors[self.ready.like], *self.sizes)
+        first = step.pieces[0].bound.program.body[0]
+        self.adds = isinstance(first, Assign) and first.adds
         self.packed: Setting = unpack(step.packed(self.ints))
         self.chosen = choice.setting if choice is not None else {}
 
@@ -53,7 +59,10 @@ class Launch:
         return {**self.kernel.setting, **self.packed, **self.chosen}
 
     def launch(self) -> None:
-        self.ready.into(self.tensors, self.outs, self.sizes, self.ints, self.floats)
+        if self.adds:
+            self.out.zero_()
+        for ready, sizes in self.pieces:
+            ready.into(self.tensors, self.outs, sizes, self.ints, self.floats)
 
     def __str__(self) -> str:
         return f"launch of {self.kernel.name} with {self.setting}"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
@@ -76,14 +77,17 @@ def prepared(
     _check_sizes(name, held, where)
     if not torch.compiler.is_compiling():
         wanted = _wanted(held)
-        for _ in range(2):  # another format may be searched elsewhere
-            alone, also, pairs = _searched(text, *_place(tensors), wanted)
+        ordered: tuple[str, ...] = ()
+        for _ in range(3):  # in order, other formats may be searched and a union be followed
+            alone, also, unions, pairs = _searched(text, *_place(tensors), wanted)
             put = {n: in_order(held[n]) for n in alone if unordered(held[n])}
+            put |= {n: in_order(held[n]) for n in unions if disordered(held[n])}
             put |= {n: orderly(held[n], where, n) for n in also if disordered(held[n])}
-            if not put:
+            if not put and ordered == unions:
                 break
             held |= put
-            text, tensors, ints = arguments(name, held)
+            ordered = unions
+            text, tensors, ints = arguments(name, held, ordered=ordered)
         if alone or also:
             text = in_rows(text, tuple(n for n in alone + also if held[n].format == "csr"))
             met = {n: v.structure for n, v in held.items() if isinstance(v, SparseTensor)}
@@ -108,10 +112,15 @@ def _place(tensors: list[Tensor]) -> tuple[str, int]:
 def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
     if _wanted(held):
-        held = {n: v if _dense(v) or len(v.shape) != 2 else as_rows(v) for n, v in held.items()}
+        held = {n: as_rows(v) if _walked(v) else v for n, v in held.items()}
     if _fits(arguments(name, held)[0]):
         return held
     return {n: v if _dense(v) else as_rows(v) for n, v in held.items()}
+
+
+def _walked(v: Any) -> bool:
+    """Whether gradients are taken on csr instead: general matrices, but not those in parts."""
+    return not _dense(v) and len(v.shape) == 2 and not isinstance(v.structure, Parts)
 
 
 @functools.cache
@@ -128,7 +137,7 @@ def _dense(value: Any) -> bool:
 
 
 def arguments(
-    name: str, held: dict[str, Any], setting: Setting | None = None
+    name: str, held: dict[str, Any], setting: Setting | None = None, ordered: tuple[str, ...] = ()
 ) -> tuple[str, list[Tensor], list[int]]:
     """The registered operator's arguments: the program's text, tensors and integers."""
     args: list[Arg] = []
@@ -150,6 +159,7 @@ def arguments(
             continue
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
+        arg = replace(arg, ordered=True) if label in ordered else arg
         if not homes:
             arg, more, sizes = with_lists(arg, more, sizes, value, dense, name, listing)
         homes.append((value, arg))
@@ -318,18 +328,16 @@ def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
 @functools.cache
 def _searched(
     text: str, backend: str, index: int, wanted: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Pair, ...]]:
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[Pair, ...]]:
     """The sparse arguments that are only looked up; those that loops follow and that are searched as well, be it for a
-    gradient; the pairs that meet."""
+    gradient; those whose union a sum follows; the pairs that meet."""
     steps = entry(text, backend, index).steps
-    alone = {n for s in steps for n in s.searched}
+    unions = {n for s in steps for n in s.unions}
+    alone = {n for s in steps for n in s.searched} - unions
     steps = [*steps, *later_steps(text, backend, index, wanted)]
-    also = {n for s in steps for n in s.found} - alone
-    return (
-        tuple(sorted(alone)),
-        tuple(sorted(also)),
-        tuple({p: None for s in steps for p in s.pairs}),
-    )
+    also = {n for s in steps for n in s.found} - alone - unions
+    pairs = tuple({p: None for s in steps for p in s.pairs})
+    return tuple(sorted(alone)), tuple(sorted(also)), tuple(sorted(unions)), pairs
 
 
 _leads._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilewright.ir.coord import Program
 from tilewright.ir.coord import Tensor as Tensor_
+from tilewright.ir.drive import root
 from tilewright.ops.args import Arg, read_program
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.registry import Template, template
@@ -93,7 +94,7 @@ def _size(step: Step, name: str, pool: Sequence[Tensor], ints: Sequence[Any]) ->
             if source in at:
                 t = pool[at[source]]
                 return t.stride(r.dim) if r.stride else t.shape[r.dim] + r.offset
-    given = step.given_ints()
+    given = step.given
     if name in given:
         return ints[given[name]]
     stored = at.get(f"{name.removesuffix('_nnz')}.indices")
@@ -110,7 +111,7 @@ def structure_of(out: Tensor_, program: Program, args: Sequence[Arg]) -> Arg | N
     """The argument whose structure an output has, if it is sparse."""
     if not out.sparse:
         return None
-    same = {t.name for t in program.inputs if t.sparse and t.axes[0] is out.axes[0]}
+    same = {t.name for t in program.inputs if t.sparse and root(t) is root(out)}
     held = {a.kind[5:] if a.kind.startswith("like:") else a.name for a in args if a.name in same}
     return next(a for a in args if a.name in held)
 

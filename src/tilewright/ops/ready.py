@@ -118,10 +118,13 @@ class Ready:
         sizes: Sequence[int],
         ints: Sequence[int],
         floats: Sequence[float],
+        outs: list[Tensor] | None = None,
     ) -> list[Tensor]:
-        outs = self.alloc(tensors[self.like], *sizes)
-        if self.kernel.backend == "c":
-            advise_large(outs)
+        """Into new outputs, or into those that an earlier piece of the statement began."""
+        if outs is None:
+            outs = self.alloc(tensors[self.like], *sizes)
+            if self.kernel.backend == "c":
+                advise_large(outs)
         self.into(tensors, outs, sizes, ints, floats)
         return outs
 
@@ -169,6 +172,10 @@ class Fixed:
         self, step: Any, tensors: Sequence[Tensor], moving: Sequence[Tensor], ints: Sequence[int]
     ) -> None:
         every = [*tensors, *moving]
+        self.whole = len(step.pieces) == 1
+        if not self.whole:
+            self.step, self.every, self.ints, self.at = step, every, ints, len(tensors)
+            return
         if step.missing:
             derived = step.derive(every, ints)
             every += derived
@@ -188,10 +195,10 @@ class Fixed:
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
         """The outputs; what cannot be fixed goes the usual way."""
-        made = self.ready
         pool = [*self.every[: self.at], *moving]
         if not self.whole:
             return self.step(pool, self.ints, ())
+        made = self.ready
         outs = made.alloc(pool[made.like], *self.sizes)
         pool += outs
         where = self.where.copy()

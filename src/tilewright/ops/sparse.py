@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.cache import CACHE
-from tilewright.formats.check import check_structure
 from tilewright.formats.distinct import distinct, has_duplicates, is_sorted, sorted_rows
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
+from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
@@ -132,7 +132,9 @@ def without_duplicates(a: SparseTensor) -> SparseTensor:
 
 def prepare_at_second_use(s: Structure, grad: bool) -> None:
     """Make transpose and row lists when a structure comes again and they are wanted: on a GPU, or for gradients."""
-    if s.transposed is not None or s.format == "ragged" or isinstance(s, Tree):
+    if s.transposed is not None or s.format == "ragged":
+        return
+    if isinstance(s, Tree) and not isinstance(s, Parts):
         return
     if torch.compiler.is_compiling():
         return
@@ -147,7 +149,7 @@ class Bundle:
 
     def __init__(self, s: Structure) -> None:
         self.arrays, self.tensors = sparse_arrays(s)
-        self.ints = list(s.shape)
+        self.ints = [*s.shape, s.nnz] if isinstance(s, Parts) else list(s.shape)
         self.made_with = (s.row_of, s.transposed)
         self.recipes: dict[object, Any] = {}
         self.texts: dict[object, str] = {}
@@ -165,7 +167,7 @@ def bundle_of(s: Structure) -> Bundle:
     made = s.plans.get("bundle")
     if made is None or not made.current(s):
         if knobs.check():
-            check_structure(s, "an operator's structure (TILEWRIGHT_CHECK=1)", {})
+            s.check("an operator's structure (TILEWRIGHT_CHECK=1)")
         made = s.plans["bundle"] = Bundle(s)
     found: Bundle = made
     return found

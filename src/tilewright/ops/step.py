@@ -15,9 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from tilewright import driver
-from tilewright.analysis.domain import covers, drivers, leading
+from tilewright.analysis.domain import covers, drivers, leading, unions
 from tilewright.analysis.merge import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
+from tilewright.formats.storage import stored_dims
+from tilewright.ir.coord import Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
 from tilewright.ir.expr import Buffer, Const, Expr, Var
@@ -27,6 +29,7 @@ from tilewright.ir.text import text
 from tilewright.language.trace import Traced, source_of
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.parameters import sizes_of
+from tilewright.lowering.parts import apart
 from tilewright.lowering.position import lower_to_position
 from tilewright.ops.args import E_LIST, LIST, T_LIST, Arg
 from tilewright.ops.backend import on_device, precision
@@ -40,6 +43,7 @@ from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting, gather_registers
 from tilewright.schedule.shape import block_product, nest_of, product_of
 from tilewright.support import knobs
+from tilewright.support.errors import TilewrightError
 from tilewright.support.places import locating
 
 EXACT = 512
@@ -90,7 +94,11 @@ class Step:
         self.searched: list[str] = []
         self.views = {a.name: rows_view(a.kind) for a in sparse}
         self.used = used
-        leads = leading(self.bind_views().program) if sparse else set()
+        leads: set[str] = set()
+        self.unions: set[str] = set()
+        if sparse:
+            program = self.bind_views().program
+            leads, self.unions = leading(program), unions(program) & set(borrowers)
         for a in sparse:
             mine = {a.name, *borrowers[a.name]}
             if mine & leads:
@@ -103,11 +111,33 @@ class Step:
         for n in self.searched:
             if self.args[n].ordered and not self.grows(n):
                 self.views[n] = rows_view(self.args[n].kind)
+        try:
+            self.settle()
+        except TilewrightError:
+            whole = {n: "csr" for n, v in self.views.items() if v.startswith("parts+")}
+            if not whole or any(stored_dims(self.args[n].kind) != 2 for n in whole):
+                raise
+            self.views |= whole  # parts that cannot be walked here are read as one list of rows
+            self.settle()
+        self.sizes = self.size_function()
+        programs = apart(self.bound.program)
+        self.pieces = [self] if len(programs) == 1 else [self.piece(p) for p in programs]
+
+    def settle(self) -> None:
+        """The program over the chosen views, and the arrays that it reads."""
         self.bound: Bound = self.bind_views()
         self.wanted = [self.source(b) for b in self.bound.arrays]
         self.missing = [n for n in self.wanted if n not in self.names]
         self.classify()
-        self.sizes = self.size_function()
+
+    def piece(self, p: Program) -> Step:
+        """The same step over one of the programs that a tensor in parts makes of its statement."""
+        made = copy.copy(self)
+        made.bound = replace(self.bound, program=p)
+        made.kernels, made.quick, made.pieces = {}, {}, [made]
+        made.classify()
+        made.sizes = made.size_function()
+        return made
 
     def bind_views(self) -> Bound:
         return bind(self.traced, {n: self.spec(self.args[n]) for n in self.used})
@@ -120,11 +150,16 @@ class Step:
 
     def spec(self, a: Arg) -> Spec:
         view = self.views.get(a.name, a.kind)
+        if view.startswith("parts+"):
+            return Spec(view, a.dtype, a.rank, a.index, values=a.values, parts=a.parts)
         perm = VIEWS.get(view, {"perm": "perm"}).get("perm") in a.arrays
         if view in ("csc", "bsc"):
             perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
+        if view == "csr" and a.kind != "csr":
+            perm = True
         met = self.met(self.args.get(a.kind.removeprefix("like:"), a))
-        return Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided, met)
+        made = Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
+        return replace(made, ordered=a.ordered, met=met)
 
     def met(self, a: Arg) -> tuple[tuple[str, bool], ...]:
         """The arguments here at whose entries those of another one are known."""
@@ -210,7 +245,9 @@ class Step:
         if not self.listed or self.backend == "c":
             return None
         lead = drivers(self.bound.program.body[0])
-        name = next(a.buffer.name for a in lead if a.buffer.name in self.views)
+        name = next((a.buffer.name for a in lead if a.buffer.name in self.views), None)
+        if name is None:
+            return None
         labels = E_LIST if self.nest.rows is None else LIST
         if self.views.get(name) == "csc":
             labels = T_LIST
@@ -224,7 +261,7 @@ class Step:
         source_of = {r: self.source(b) for r, b in ((b, b) for b in self.bound.arrays)}
         made = []
         self.size_names = [v.name for v in sizes_of(self.bound.program)]
-        given = self.given_ints()
+        given = self.given
         for name in self.size_names:
             if name in rules:
                 r = rules[name]
@@ -235,13 +272,16 @@ class Step:
                 made.append(f"ints[{given[name]}]")
         return eval(f"lambda t, ints: ({', '.join(made)},)")
 
-    def given_ints(self) -> dict[str, int]:
+    @cached_property
+    def given(self) -> dict[str, int]:
         """Where the logical sizes of sparse arguments stand among the integers."""
         made = {}
         for name in self.views:
             t = next(t for t in self.bound.program.tensors if t.name == name)
             for d in range(rank(t)):
                 made[self.name_of_size(t.shape[d])] = self.int_names.index(f"{name}.n{d}")
+            if f"{name}.entries" in self.int_names:
+                made[f"{name}_entries"] = self.int_names.index(f"{name}.entries")
         return made
 
     # --- running ----------------------------------------------------------------------------------
@@ -251,8 +291,12 @@ class Step:
     ) -> list[Tensor]:
         if self.missing:
             tensors = [*tensors, *self.derive(tensors, ints)]
-        sizes = self.sizes(tensors, ints)
-        return self.ready(ints, sizes).run(tensors, sizes, ints, floats)
+        outs: list[Tensor] | None = None
+        for piece in self.pieces:
+            sizes = piece.sizes(tensors, ints)
+            outs = piece.ready(ints, sizes).run(tensors, sizes, ints, floats, outs)
+        assert outs is not None
+        return outs
 
     def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> Ready:
         """The kernel for these sizes: found by the sizes that matter, else by their classes.
@@ -442,8 +486,8 @@ class Step:
 
 def entries_of(t: Tensor_) -> set[str]:
     """The index array of the last stored axis: the only one whose coordinates may stand in any order."""
-    last = [ax for ax in t.axes if stored(ax)][-1]
-    return {last.indices.name} if last.indices is not None else set()
+    last = [[ax for ax in part.axes if stored(ax)][-1] for part in t.whole]
+    return {ax.indices.name for ax in last if ax.indices is not None}
 
 
 def divisor(size: int) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Collection, Sequence
 from torch import Tensor
 
 from tilewright.analysis.domain import spatial
+from tilewright.formats.parts import Parts, part_of
+from tilewright.formats.storage import parts_of, stored_dims
 from tilewright.formats.structure import Structure
 from tilewright.ir import coord
 from tilewright.ir.expr import Load
@@ -35,6 +37,8 @@ def rows_view(kind: str) -> str:
 
 def sorted_view(kind: str) -> str:
     """The order that can be searched: grouping by columns leaves rows in order, whatever the source's order was."""
+    if kind.startswith("parts+"):
+        return "csc"
     return {"csr": "csc", "bsr": "bsc", "block_mask": "bsc"}.get(kind, kind)
 
 
@@ -50,9 +54,12 @@ def is_crossed(traced: Traced, names: Collection[str]) -> bool:
 
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
     """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
-    if arg.kind not in ("csr", "bsr", "block_mask"):
+    in_parts = arg.kind.startswith("parts+")
+    if arg.kind not in ("csr", "bsr", "block_mask") and not in_parts:
         return arg.kind
-    blocked = arg.kind != "csr"
+    if in_parts and stored_dims(arg.kind) != 2:
+        return arg.kind
+    blocked = arg.kind in ("bsr", "block_mask")
     by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")
     s = traced.body[0]
     assert isinstance(s, coord.Assign)
@@ -61,10 +68,12 @@ def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = (
     for n in walk(s):
         if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:
             row, col = n.indices[0], n.indices[1]
-            if row in held and col in held:
+            if row in held and col in held and not in_parts:
                 return by_row if nested else "bcoo" if blocked else "coo"
-            return by_column if col in held else by_row
-    return by_row
+            if col in held and row not in held:
+                return by_column
+            break
+    return arg.kind if in_parts else by_row
 
 
 def derive_views(
@@ -73,6 +82,9 @@ def derive_views(
     """Transposed and entry views from the arrays of a structure."""
     from_structure = structure_of(name, arg, have, shape)
     made: dict[str, Tensor] = {}
+    if f"{name}.indptr" in wanted:
+        csr = from_structure.as_csr()
+        made |= {f"{name}.{label}": getattr(csr, label) for label in VIEWS["csr"]}
     if f"{name}.rows" in wanted:
         made[f"{name}.rows"] = from_structure.rows_stored()
     if f"{name}.t_indptr" in wanted:
@@ -85,6 +97,14 @@ def derive_views(
 
 def structure_of(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int, ...]) -> Structure:
     """A sparse argument's structure from its arrays."""
+    if arg.kind.startswith("parts+"):
+        made = []
+        for nth, format in enumerate(parts_of(arg.kind)):
+            mark = f"{nth}_"
+            mine = [label for label in arg.arrays if label.startswith(mark)]
+            arrays = {label.removeprefix(mark): have[f"{name}.{label}"] for label in mine}
+            made.append(part_of(format, shape, arrays))
+        return Parts(shape, tuple(made))
     return Structure(
         arg.kind,
         (shape[0], shape[1]),

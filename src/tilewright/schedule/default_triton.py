@@ -64,7 +64,8 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     """Block rows in the grid; the inside of a block in lanes, cut to bm and bn."""
     for inside in nest.blocks:
         assert isinstance(inside.hi, Const)
-        s = _cut(s, inside.var.name, int(inside.hi.value), setting.get("bm", 128), "grid")
+        if nest.fits_lanes(inside):
+            s = _cut(s, inside.var.name, int(inside.hi.value), setting.get("bm", 128), "grid")
     s = _features(s, nest, setting)
     gang = inside_blocks(nest) if setting.get("blocks", 1) > 1 else None
     for r in nest.reductions:

@@ -83,12 +83,17 @@ def in_order(loop: Loop) -> str:
     return rereads(loop.body)
 
 
-def rereads(body: Body) -> str:
-    """Why iterations may depend on each other through memory."""
-    written = {s.buffer for s in within(body) if isinstance(s, stmt.Store | stmt.Atomic)}
-    read = {n.buffer for n in walk(body) if isinstance(n, Load)}
-    names = ", ".join(b.name for b in written & read)
-    return f"{names} is written and read in it" if names else ""
+def rereads(body: tuple[stmt.Stmt, ...]) -> str:
+    """Why iterations may depend on each other through memory: more is read than the element that is written."""
+    stores = [s for s in within(body) if isinstance(s, stmt.Store)]
+    loads = [n for n in walk(body) if isinstance(n, Load)]
+    found = {
+        s.buffer.name: None
+        for s in stores
+        for n in loads
+        if n.buffer is s.buffer and n.indices != s.indices
+    }
+    return f"{', '.join(found)} is written and read in it" if found else ""
 
 
 def uneven(p: flat.Program) -> str:

@@ -51,7 +51,14 @@ class _Rows:
     stop: Var
 
 
-def _match(p: flat.Program, what: str, rows: str, entries: str, counts: tuple[int, ...]) -> _Rows:
+def _match(
+    p: flat.Program,
+    what: str,
+    rows: str,
+    entries: str,
+    counts: tuple[int, ...],
+    guarded: bool = False,
+) -> _Rows:
     outer, inner = find(p, rows), find(p, entries)
     for n in counts:
         at_least(what, n)
@@ -66,19 +73,24 @@ def _match(p: flat.Program, what: str, rows: str, entries: str, counts: tuple[in
     if carried(outer) or in_order(outer):
         why = in_order(outer) or f"it carries the reduction {carried(outer)}"
         raise illegal(what, f"rows do not stand alone: {why}", ir=outer)
-    if _reads_alone(outer, inner):
-        why = f"{_reads_alone(outer, inner)} is read by {rows} outside of {entries}"
+    if _reads_alone(outer, inner, guarded):
+        why = f"{_reads_alone(outer, inner, guarded)} is read by {rows} outside of {entries}"
         raise illegal(what, why, f"read it inside {entries}, or where it is stored", ir=outer)
     dtype = lo.buffer.dtype
     names = (fresh(p, n) for n in ("r", f"{rows}_start", f"{rows}_stop"))
     return _Rows(outer, inner, *map(Var, names, ("i32", dtype, dtype)))
 
 
-def _reads_alone(rows: Loop, entries: Loop) -> str:
-    """A buffer that is read at an empty lane, where neither the entries' guard nor the stores' is in force."""
+def _reads_alone(rows: Loop, entries: Loop, guarded: bool) -> str:
+    """A buffer that is read at an empty lane, where neither the entries' guard nor the stores' is in force.
+
+    guarded: what stands directly under the rows has a guard of its own.
+    """
     lets = (s for s in within(rows.body) if isinstance(s, stmt.Let))
     inside = {id(s) for s in within(entries.body)}
     for s in lets:
+        if guarded and any(s is x for x in rows.body):
+            continue
         for n in walk(s.value):
             if id(s) not in inside and isinstance(n, Load | Lookup):
                 if rows.var in flat.made_of(rows.body, n):
@@ -89,13 +101,14 @@ def _reads_alone(rows: Loop, entries: Loop) -> str:
 def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid i_o: lane r in lanes: serial t in 0:longest: where p < stop"""
     what = f"pad({rows}, {entries}, {lanes}, {unroll})"
-    m = _match(p, what, rows, entries, (lanes, unroll))
+    m = _match(p, what, rows, entries, (lanes, unroll), guarded=True)
     unused(p, what, f"{rows}_o")
     i, i_o = m.rows.var, Var(f"{rows}_o")
     longest = Var(fresh(p, "longest"), m.start.dtype)
     zero = Const(0, m.start.dtype)
     live = i < m.rows.hi
     body = splice(m.rows.body, _entries(p, m, longest, const(1), unroll))
+    body = tuple(stmt.Guard(live, (s,)) if _reads(s) else s for s in body)
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
@@ -115,6 +128,11 @@ def _even(what: str, made: flat.Program) -> flat.Program:
     if why:
         raise illegal(what, why, "choose other rows, or another kind for the other loops", ir=made)
     return made
+
+
+def _reads(s: stmt.Stmt) -> bool:
+    """Whether a statement reads something of its row, as the row's number in a list of rows."""
+    return isinstance(s, stmt.Let) and any(isinstance(n, Load) for n in walk(s.value))
 
 
 def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, ...]:

@@ -89,7 +89,7 @@ def explain(thing: Any, *inputs: Any) -> Explanation:
         case Kernel():
             return of_kernel(thing)
         case Launch():
-            made = of_parts(str(thing), [parts.of_launch(thing)])
+            made = of_parts(str(thing), parts.of_launch(thing))
             if thing.choice is None:
                 return made
             why = Section("plan", "\n".join(choice_words(thing.choice)), "text")

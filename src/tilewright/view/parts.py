@@ -48,24 +48,30 @@ def part_of(
     return Part(step, named, numbers, dict(zip(step.size_names, sizes, strict=True)), kernel)
 
 
-def of_launch(launch: Launch) -> Part:
-    return part_of(launch.ready.step, launch.tensors, launch.ints, launch.sizes, launch.kernel)
+def of_launch(launch: Launch) -> list[Part]:
+    return [
+        part_of(ready.step, launch.tensors, launch.ints, sizes, ready.kernel)
+        for ready, sizes in launch.pieces
+    ]
 
 
 def of_call(name: str, inputs: dict[str, Any], floats: Mapping[str, float]) -> list[Part]:
-    """Every statement of a program; earlier ones run, since later ones read what they wrote."""
+    """Every kernel of a program; earlier statements run, since later ones read what they wrote."""
     text, pool, ints, _ = prepared(name, inputs)
     device = pool[0].device
     made = entry(text, backend_of(device), pool[0].get_device())
     found = []
     for step in made.steps:
         every = [*pool, *(step.derive(pool, ints) if step.missing else ())]
-        sizes = step.sizes(every, ints)
-        ready = step.ready(ints, sizes)
-        found.append(part_of(step, every, ints, sizes, ready.kernel))
-        if step is not made.steps[-1]:
-            given = made.floats_of(step, list(floats.values()))
-            pool = [*pool, *ready.run(every, sizes, ints, given)]
+        given = made.floats_of(step, list(floats.values()))
+        outs: list[Tensor] | None = None
+        for piece in step.pieces:
+            sizes = piece.sizes(every, ints)
+            ready = piece.ready(ints, sizes)
+            found.append(part_of(piece, every, ints, sizes, ready.kernel))
+            if step is not made.steps[-1]:
+                outs = ready.run(every, sizes, ints, given, outs)
+        pool = [*pool, *(outs or [])]
     return found
 
 

@@ -4,7 +4,8 @@ In: a program, arrays by buffer name, sizes and scalars by name. Out: the output
 An index takes its whole range, except where it addresses a sparse tensor that drives (`ir.drive`): a reduction
 over it then runs over the stored entries of that access, whatever the storage order; the indices of a target
 run over the stored entries of the target, or of a sparse access that stands outside every reduction.
-Duplicates are separate entries. Any other sparse access is looked up: absent means 0, duplicates add up.
+A tensor in parts is followed part by part. Duplicates are separate entries. Any other sparse access is looked
+up: absent means 0, duplicates add up.
 Dense dimensions inside the entries (features of an edge) are no part of the structure: `rank` leaves them out.
 Entries outside the tensor's shape (padding, blocks that stick out) are not entries.
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import held, key_of, lead, rank, stored, structure
+from tilewright.ir.drive import held, key_of, lead, rank, rounds, rounds_of, stored, structure
 from tilewright.ir.expr import Buffer, Cast, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
 from tilewright.ir.interp.memory import Memory
@@ -45,8 +46,9 @@ def run_coord(
 
 
 def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
-    axes = [b for t in p.tensors for ax in t.axes for b in ax.arrays]
-    values = [b for t in p.tensors for b in (t.perm, t.values)]
+    held_by = [part for t in p.tensors for part in t.whole]
+    axes = [b for t in held_by for ax in t.axes for b in ax.arrays]
+    values = [b for t in held_by for b in (t.perm, t.values)]
     return tuple(dict.fromkeys(b for b in (*axes, *values) if b is not None))
 
 
@@ -84,9 +86,11 @@ class _Run(Maker):
         spatial = tuple(dict.fromkeys(named))
         first = lead(s.targets, spatial)
         first = lead(values, spatial) if first is None else first
-        for env in self.over(spatial, self.start, first):
-            for target, e in zip(s.targets, values, strict=True):
-                self.store(target, self.value(e, env), env, s)
+        for turn in rounds((s.targets, tuple(values)), first):
+            targets, exprs = turn.exprs
+            for env in self.over(spatial, self.start, turn.first):
+                for target, e in zip(targets, exprs, strict=True):
+                    self.store(target, self.value(e, env), env, s)
 
     def append(self, s: coord.Append) -> None:
         where, value = transform(s.where, _widen), transform(s.value, _widen)
@@ -99,11 +103,12 @@ class _Run(Maker):
                 self.write(s.count, here, n + 1, s)
 
     def store(self, a: Load, value: Value, env: Env, where: Any) -> None:
+        at = self.index(a.indices, env)
         if a.buffer.sparse:
-            inside = self.index(a.indices[rank(a.buffer) :], env)
-            self.write(a.buffer, (*env[key_of(a)].place, *inside), value, where)
-        else:
-            self.write(a.buffer, self.index(a.indices, env), value, where)
+            at = (*env[key_of(a)].place, *at[rank(a.buffer) :])
+        if where.adds:
+            value = self.element(a.buffer, at, where) + value
+        self.write(a.buffer, at, value, where)
 
     def write(self, t: Tensor, index: tuple[int, ...], value: Value, where: Any) -> None:
         assert t.values is not None
@@ -157,7 +162,9 @@ class _Run(Maker):
         coords = tuple(sum(crd[ax] * scale for ax, scale in dim) for dim in t.coords[: rank(t)])
         limits = (evaluate(n, self.memory.sizes) for n in t.shape)
         if all(0 <= c < n for c, n in zip(coords, limits, strict=False)):
-            yield Entry(coords, self.place(t, pos, crd))
+            place = self.place(t, pos, crd)
+            if place[0] >= 0:
+                yield Entry(coords, place)
 
     def axis(self, ax: Axis, parent: int) -> Iterator[tuple[int, int]]:
         """(position, coordinate) of what an axis holds under one parent."""
@@ -183,10 +190,12 @@ class _Run(Maker):
         """The index of the values: position on the last stored axis, then the axes inside a block."""
         path = structure(t)
         last = max(n for n, ax in enumerate(path) if stored(ax))
-        first = pos[path[last]]
-        if t.perm is not None:
-            first = int(self.memory.data[t.perm][first])
-        return (first, *(crd[ax] for ax in path[last + 1 :]))
+        at = (pos[path[last]], *(crd[ax] for ax in path[last + 1 :]))
+        if t.perm is None:
+            return at
+        n = len(t.perm.shape)
+        source = self.memory.data[t.perm][self.memory.at(t.perm, at[:n], t)]
+        return (int(source), *at[n:])
 
     # --- expressions ------------------------------------------------------------------------------
 
@@ -216,7 +225,8 @@ class _Run(Maker):
         entry, n = env.get(key_of(a)), rank(a.buffer)
         if entry is not None:
             return [entry]
-        return self.matching(a.buffer, tuple(range(n)), self.index(a.indices[:n], env))
+        dims, at = tuple(range(n)), self.index(a.indices[:n], env)
+        return [entry for t in a.buffer.whole for entry in self.matching(t, dims, at)]
 
     def element(self, t: Tensor, index: tuple[int, ...], where: Any) -> Value:
         if t.values is None:
@@ -225,7 +235,7 @@ class _Run(Maker):
 
     def reduction(self, e: Reduce) -> Fn:
         """identity; state = combine(state, lift(args)) for each entry, in order; finalise"""
-        m, first = e.monoid, lead(e.args, e.over)
+        m, turns = e.monoid, rounds_of(e)
         state = tuple(Var(n, d) for n, d in zip(m.state, m.dtypes, strict=True))
         given = tuple(Var(f"arg{n}", dtype_of(a)) for n, a in enumerate(e.args))
         step, last = _combined(m, state, given), apply(m.finalise, state)
@@ -235,10 +245,14 @@ class _Run(Maker):
             now: Env = {
                 v: convert(c.value, v.dtype) for v, c in zip(state, m.identity, strict=True)
             }
-            for inner in self.over(e.over, outer, first):
-                now.update((v, self.value(a, inner)) for v, a in zip(given, e.args, strict=True))
-                new = [self.value(f, now) for f in step]
-                now.update((v, convert(x, v.dtype)) for v, x in zip(state, new, strict=True))
+            for turn in turns:
+                for inner in self.over(e.over, outer, turn.first):
+                    if any(self.found(a, inner) for a in turn.but):
+                        continue
+                    args = zip(given, turn.exprs, strict=True)
+                    now.update((v, self.value(a, inner)) for v, a in args)
+                    new = [self.value(f, now) for f in step]
+                    now.update((v, convert(x, v.dtype)) for v, x in zip(state, new, strict=True))
             return self.value(last[e.part], now)
 
         return run

@@ -1,7 +1,8 @@
 """The memory of an interpreted program: every buffer as one line of elements, with shape and strides.
 
 In: buffers, the caller's arrays and sizes. Out: checked reads and writes, and the outputs as arrays.
-Outputs start poisoned, so that an element nobody writes shows; `zeroed` names those that start at zero.
+Outputs start poisoned, so that an element nobody writes shows; `zeroed` names those that start at zero. An output
+that is given goes on from there.
 
     m = Memory(buffers, {"x": x}, {"n_i": 4}, zeroed=());  m.at(x_buffer, (1, 2), "load") -> 1 * n_f + 2
 """
@@ -39,10 +40,12 @@ class Memory:
         for b in buffers:
             self.shape[b] = self.ints(b.shape)
             self.step[b] = row_major(self.shape[b]) if b.strides is None else self.ints(b.strides)
-            given = b.role not in MADE
+            given = b.role not in MADE or (b.role == "out" and b.name in arrays)
             zero = b.role == "counter" or (b.role == "out" and (zeroed is None or b.name in zeroed))
             start = starts.get(b, 0 if zero else poison(b.dtype))
             self.data[b] = self.line(b, arrays[b.name]) if given else self.blank(b, start)
+            if given and b.role == "out":
+                self.data[b] = self.data[b].copy()
 
     def ints(self, exprs: Sequence[Expr]) -> tuple[int, ...]:
         return tuple(evaluate(e, self.sizes) for e in exprs)

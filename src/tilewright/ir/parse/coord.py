@@ -16,10 +16,10 @@ from tilewright.ir.coord import Axis, Index, Met, Tensor
 from tilewright.ir.expr import Buffer, Expr, Load
 from tilewright.ir.parse.expr import Reader
 from tilewright.ir.parse.types import TypeReader
-from tilewright.ir.text.program import usual_coords
+from tilewright.ir.text.program import FLAGS, usual_coords
 
-AXIS = ("under", "indptr", "indices", "mask", "padded", "shared", "repeats", "extent", "name")
-METHODS = ("on", "at", "stored", "strides", "values", "perm", "met")
+AXIS = ("under", "indptr", "indices", "mask", *FLAGS, "extent", "name")
+METHODS = ("on", "at", "stored", "strides", "values", "perm", "holes", "parts", "met")
 
 
 class CoordReader(TypeReader, Reader):
@@ -30,6 +30,7 @@ class CoordReader(TypeReader, Reader):
         self.axes: dict[str, Axis] = {}
         self.arrays: dict[str, Buffer] = {}
         self.indices: dict[str, Index] = {}
+        self.lists: dict[str, ast.Call] = {}
 
     def unknown(self, n: ast.Name) -> Expr:
         return self.index(n)
@@ -50,6 +51,9 @@ class CoordReader(TypeReader, Reader):
             case ast.Assign([ast.Name(name)], ast.Call(ast.Name("dense" | "sparse")) as call):
                 self.axes[name] = self.axis(name, call)
                 return True
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if "on" in _chain(call):
+                self.lists[name] = call
+                return True
         return False
 
     def axis(self, name: str, n: ast.Call) -> Axis:
@@ -62,19 +66,14 @@ class CoordReader(TypeReader, Reader):
             self.known(self.arrays, keys[k], "array") if k in keys else None
             for k in ("indptr", "indices", "mask")
         )
-        padded, shared, repeats = (
-            bool(ast.literal_eval(keys[k])) if k in keys else False
-            for k in ("padded", "shared", "repeats")
-        )
+        flags = {k: bool(ast.literal_eval(keys[k])) for k in FLAGS if k in keys}
         extent = "fixed" if ptr is None else "variable"
         if "extent" in keys:
             extent = self.word(keys["extent"], "fixed or variable")
         if "name" in keys:
             name = ast.literal_eval(keys["name"])
         assert isinstance(n.func, ast.Name)
-        return Axis(
-            name, n.func.id, extent, length, parent, ptr, idx, padded, shared, mask, repeats
-        )
+        return Axis(name, n.func.id, extent, length, parent, ptr, idx, mask=mask, **flags)
 
     def known(self, table: dict[str, Any], n: ast.expr, what: str) -> Any:
         name = self.word(n, f"the name of an {what}")
@@ -88,28 +87,44 @@ class CoordReader(TypeReader, Reader):
             if method not in METHODS:
                 self.fail(n, f".{method}(...) is not known here", ", ".join(METHODS))
         given = {m: n.args for m, n in calls.items()}
-        axes = tuple(self.known(self.axes, n, "axis") for n in given.get("on", ()))
-        coords = usual_coords(axes)
-        if "at" in given:
-            coords = tuple(tuple(self.sum_of(n)) for n in given["at"])
         strides = tuple(map(self.size, given["strides"])) if "strides" in given else None
         values = None
         if "values" in given:
             (held_by,) = given["values"]
             none = isinstance(held_by, ast.Constant)
             values = None if none else self.known(self.arrays, held_by, "array")
-        elif "stored" in given or not axes:
+        elif "stored" in given or not ("on" in given or "parts" in given):
             held = tuple(map(self.size, given["stored"])) if "stored" in given else shape
             values = Buffer(name, dtype, held, role, strides)
-        perm = self.known(self.arrays, given["perm"][0], "array") if "perm" in given else None
+        parts = []
+        for said in given.get("parts", ()):
+            own = _chain(self.known(self.lists, said, "part"))
+            axes, coords, perm = self.path(own)
+            part = self.word(said, "the name of a part")
+            holes = "holes" in own
+            parts.append(Tensor(part, dtype, shape, role, axes, coords, values, perm, holes))
+        axes, coords, perm = self.path(given)
+        holes = "holes" in given
         met = tuple(self.met(given.get("met", ())))
-        return Tensor(name, dtype, shape, role, axes, coords, values, perm, met)
+        return Tensor(
+            name, dtype, shape, role, axes, coords, values, perm, holes, tuple(parts), met
+        )
 
     def met(self, n: Sequence[ast.expr]) -> Iterator[Met]:
         """b_at_a, j, False"""
         for at, axis, turned in zip(n[::3], n[1::3], n[2::3], strict=True):
             array = self.known(self.arrays, at, "array")
             yield Met(array, self.known(self.axes, axis, "axis"), bool(ast.literal_eval(turned)))
+
+    def path(self, given: dict[str, list[ast.expr]]) -> tuple[tuple[Axis, ...], Any, Any]:
+        """Axes, the coordinates they make, and the order of the values."""
+        axes = tuple(self.known(self.axes, n, "axis") for n in given.get("on", ()))
+        coords = usual_coords(axes)
+        if "at" in given:
+            coords = tuple(tuple(self.sum_of(n)) for n in given["at"])
+        order = given.get("perm", given.get("holes"))
+        perm = None if order is None else self.known(self.arrays, order[0], "array")
+        return axes, coords, perm
 
     def sum_of(self, n: Any) -> list[tuple[Axis, int]]:
         """i_b * 4 + i_in"""
@@ -130,7 +145,7 @@ class CoordReader(TypeReader, Reader):
                 load = self.expr(access)
                 if not isinstance(load, Load):
                     self.fail(n, f"`{ast.unparse(access)}` is not an access", "stored(a[i, j])")
-                return coord.Stored(load, *map(self.dtype, d))
+                return coord.Stored(load, self.dtype(d[0]) if d else "f32")
             case ast.Call(m, [over, *args]) if self.has_monoid(m) and not n.keywords:
                 found = tuple(self.index(v) for v in self.several(over))
                 return coord.Reduce(self.monoid(m), found, self.many(args))
@@ -156,6 +171,8 @@ class CoordReader(TypeReader, Reader):
                 if len(values) != len(targets):
                     self.fail(s, f"{len(values)} values", f"{len(targets)}, one for each target")
                 return coord.Assign(tuple(targets), self.many(values))
+            case ast.AugAssign(target, ast.Add(), value):
+                return coord.Assign((self.target(target),), (self.expr(value),), adds=True)
             case ast.Expr(ast.Call(ast.Name("append")) as call):
                 into, count, value, *lists, where = self.args(call, 3, "group", "over", "where")
                 group, over = (tuple(map(self.index, self.several(n))) for n in lists)
@@ -168,3 +185,13 @@ class CoordReader(TypeReader, Reader):
         if not isinstance(made, Load):
             self.fail(n, f"`{ast.unparse(n)}` cannot be assigned", "y[i, f] = value")
         return made
+
+
+def _chain(n: ast.expr) -> dict[str, list[ast.expr]]:
+    """on(i, j).perm(order)  ->  {"on": [i, j], "perm": [order]}"""
+    match n:
+        case ast.Call(ast.Attribute(before, method), args):
+            return {**_chain(before), method: args}
+        case ast.Call(ast.Name(method), args):
+            return {method: args}
+    return {}

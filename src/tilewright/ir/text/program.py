@@ -25,6 +25,8 @@ where they are stored stands above the statements:
 
 `.on(axes)` is the path to a value, `.at(i_b * 4 + i_in, j)` how axes make coordinates (one for one unless
 told), `.stored(shape)` the shape of the stored values (none: all ones), `.perm(array)` their order,
+`.holes(array)` an order that is -1 where there is no entry. A tensor in parts names them: `a: f32[n_i,
+n_j].parts(a_0, a_1).stored(n)`; a line above the statements tells where each is: `a_0 = on(i, j).perm(a_0_perm)`.
 `.met(array, axis, turned)` their places at the entries of another tensor, known by its last axis.
 """
 
@@ -40,6 +42,7 @@ from tilewright.ir.text.expr import tupled
 from tilewright.ir.text.stmt import INDENT, Stmts
 
 WIDTH = 96
+FLAGS = ("padded", "shared", "repeats", "ordered")
 
 
 class Programs(Stmts):
@@ -118,16 +121,20 @@ class Programs(Stmts):
         self.axes: dict[Axis, str] = {}
         self.arrays: dict[Buffer, None] = {}
         for t in p.tensors:
-            self.sizes(_sizes_of(t))
-            for ax in t.axes:
-                self.axis_name(ax)
-            for b in (t.perm, *(m.at for m in t.met), *([] if self.inline(t) else [t.values])):
-                if b is not None:
-                    self.arrays.setdefault(b)
+            for part in t.whole:
+                self.sizes(_sizes_of(part))
+                for ax in part.axes:
+                    self.axis_name(ax)
+                met = [m.at for m in t.met]
+                for b in (part.perm, *met, *([] if self.inline(t) else [t.values])):
+                    if b is not None:
+                        self.arrays.setdefault(b)
         tensors = [f"{t.name}: {self.tensor(t)}" for t in p.tensors]
         scalars = [f"{self.name(v)}: scalar[{v.dtype}]" for v in p.scalars]
         head = [f"{b.name}: {self.buffer(b)}" for b in self.arrays]
         head += [f"{n} = {self.axis(ax, n)}" for ax, n in self.axes.items()]
+        listed = [part for t in p.tensors for part in t.parts]
+        head += [f"{part.name} = {self.path(part)[1:]}{self.order(part)}" for part in listed]
         body = [line for s in p.body for line in self.stmt(s)]
         return ["@coord", *_define(p.name, tensors, [], scalars), *self.whole(head + body)]
 
@@ -151,7 +158,7 @@ class Programs(Stmts):
         said += [] if ax.indptr is None else [f"indptr={ax.indptr.name}"]
         said += [] if ax.indices is None else [f"indices={ax.indices.name}"]
         said += [] if ax.mask is None else [f"mask={ax.mask.name}"]
-        said += [f"{flag}=True" for flag in ("padded", "shared", "repeats") if getattr(ax, flag)]
+        said += [f"{flag}=True" for flag in FLAGS if getattr(ax, flag)]
         usual = "fixed" if ax.indptr is None else "variable"
         said += [] if ax.extent == usual else [f"extent={ax.extent}"]
         said += [] if ax.name == made else [f'name="{ax.name}"']
@@ -166,23 +173,31 @@ class Programs(Stmts):
         return same and (t.sparse or v.shape == t.shape)
 
     def tensor(self, t: Tensor) -> str:
-        made = f"{t.dtype}[{self.index(t.shape)}]"
-        if t.axes:
-            made += f".on({', '.join(self.axes[ax] for ax in t.axes)})"
-        if t.coords != usual_coords(t.axes):
-            made += f".at({', '.join(self.sum_of(c) for c in t.coords)})"
+        made = f"{t.dtype}[{self.index(t.shape)}]{self.path(t)}"
+        if t.parts:
+            made += f".parts({', '.join(part.name for part in t.parts)})"
         v = t.values
         if not self.inline(t):
             made += f".values({'None' if v is None else v.name})"
         elif v is not None:
             made += f".stored({self.many(v.shape)})" if t.sparse else ""
             made += "" if v.strides is None else f".strides({self.many(v.strides)})"
-        if t.perm is not None:
-            made += f".perm({t.perm.name})"
+        made += self.order(t)
         if t.met:
             told = (f"{m.at.name}, {self.axes[m.axis]}, {m.turned}" for m in t.met)
             made += f".met({', '.join(told)})"
         return made if t.role == "in" else f"{t.role}[{made}]"
+
+    def path(self, t: Tensor) -> str:
+        """Where the entries are."""
+        made = f".on({', '.join(self.axes[ax] for ax in t.axes)})" if t.axes else ""
+        if t.coords != usual_coords(t.axes):
+            made += f".at({', '.join(self.sum_of(c) for c in t.coords)})"
+        return made
+
+    def order(self, t: Tensor) -> str:
+        """The order of the values."""
+        return "" if t.perm is None else f".{'holes' if t.holes else 'perm'}({t.perm.name})"
 
     def sum_of(self, parts: tuple[tuple[Axis, int], ...]) -> str:
         told = (self.axes[ax] + (f" * {n}" if n != 1 else "") for ax, n in parts)

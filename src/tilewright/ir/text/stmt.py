@@ -14,7 +14,7 @@ In: statements. Out: lines of Python. Stages II and III:
     at = append(list[slot], count[group], value, where=c)
     if publish(sum, acc, slot=s, nth=n, pieces=k):     the last piece runs the body
 
-Stage I: `y[i, f], z[i] = ..., ...` and `append(list, count, value, group=(), over=(j,), where=c)`.
+Stage I: `y[i, f], z[i] = ..., ...`, `y[i, f] += ...` and `append(list, count, value, group=(), over=(j,), where=c)`.
 Tile form: `x = value`, `for t in range(lo, hi, step)`, `for q in unroll(4)`, `if`,
 `store(y + i * n + f, value, mask=m)`, `atomic(sum, y + i, value, mask=m)`,
 `n = arrive(done + 3)`, `n = fetch_add(count + g, 1)`, `barrier()`.
@@ -104,8 +104,8 @@ class Stmts(Exprs):
                 return self.loop(v, "range", *self.span(lo, hi), body=body)
             case flat.Loop(v, lo, hi, kind, body):
                 return self.loop(v, kind, *self.span(lo, hi), body=body)
-            case coord.Assign(targets, values):
-                return [f"{self.many(targets)} = {self.many(values)}"]
+            case coord.Assign(targets, values, _, adds):
+                return [f"{self.many(targets)} {'+=' if adds else '='} {self.many(values)}"]
             case coord.Append(dst, count, group, over, where, value):
                 held = (("group", group), ("over", over))
                 lists = [f"{n}={tupled(map(self.name, vs))}" for n, vs in held]

@@ -1,0 +1,65 @@
+"""The loops that indices become: which storage axes give an index, and in which order they stand.
+
+In: accesses of stage I and their indices. Out: `Turn`s, one for each loop, for `position` to make.
+
+    own_axes(a[i, j], i), a in blocks of 4   ->   (i_b, 4), (i_in, 1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.coord import Assign, Axis, Index, Reduce
+from tilewright.ir.drive import held, key_of, lead, stored, structure
+from tilewright.ir.expr import Const, Load
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One loop to make: an index, and the storage axis that gives (part of) it."""
+
+    index: Index
+    lead: Load | None = None
+    axis: Axis | None = None
+    scale: int = 1
+
+
+def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
+    """The axes that give an index; one that an earlier dimension has already is not counted again."""
+    before: list[Axis] = []
+    for at, dim in zip(held(a), a.buffer.coords, strict=False):
+        if at is ix:
+            return [(ax, k) for ax, k in dim if ax not in before]
+        before += [ax for ax, _ in dim]
+    return []
+
+
+def added(s: object) -> Load | None:
+    """The access that drives what a statement adds: rows that it does not have need no visit."""
+    if isinstance(s, Assign) and s.adds and isinstance(s.values[0], Reduce):
+        return lead(s.values[0].args, s.values[0].over)
+    return None
+
+
+def lists_rows(a: Load, mine: list[tuple[Axis, int]]) -> bool:
+    """Whether axes visit some rows, each once: dense ones, and a list at the root."""
+    return all(not stored(ax) or (ax.parent is None and not repeats(a, ax)) for ax, _ in mine)
+
+
+def in_order(turns: list[Turn]) -> list[Turn]:
+    """Axes of one tree keep its order; others stay where they were written."""
+    made = list(turns)
+    leads = {key_of(t.lead): t.lead for t in turns if t.lead is not None}
+    for key, a in leads.items():
+        path = structure(a.buffer)
+        slots = [n for n, t in enumerate(turns) if t.lead is not None and key_of(t.lead) == key]
+        inside = sorted((turns[n] for n in slots), key=lambda t: path.index(t.axis))
+        for n, t in zip(slots, inside, strict=True):
+            made[n] = t
+    return made
+
+
+def repeats(a: Load, ax: Axis) -> bool:
+    """Whether an axis may hold a coordinate several times, for instance once for each entry under it."""
+    single = [c for c in a.buffer.axes if c.parent is ax and c.length == Const(1, "i64")]
+    return ax.repeats or any(not c.padded for c in single)
