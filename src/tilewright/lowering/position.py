@@ -51,7 +51,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
-from tilewright.lowering.turns import Turn, added, in_order, lists_rows, own_axes, repeats
+from tilewright.lowering.turns import Turn, added, in_order, lists_rows, own_axes, repeats, unfit
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -493,9 +493,3 @@ class _Lower:
         v = Var(self.names.fresh("res"), dtype_of(made))
         block.append(stmt.Let(v, made))
         return v
-
-
-def unfit(a: Load, why: str) -> Exception:
-    return error(
-        "unsupported", name=str(a), got=why, expected="csr, or another format with rows first"
-    )
