@@ -152,6 +152,13 @@ def test_mistakes(rules: Any, rest: str, said: str) -> None:
         a.decompose(*rules, rest=rest)
 
 
+@pytest.mark.parametrize("rule", [R.blocks(2), R.band(0), R.srbcrs(2, 2)])
+def test_blocks_need_two_dimensions(rule: Any) -> None:
+    a = SparseTensor.from_dense(torch.ones(2, 2, 2), dims=3, format="csf.3")
+    with pytest.raises(FormatError, match="two dimensions"):
+        a.decompose(rule)
+
+
 @pytest.mark.parametrize("make", [lambda: R.hyb(0, 1), lambda: R.blocks(0), lambda: R.band(-1)])
 def test_rules_check_their_numbers(make: Any) -> None:
     with pytest.raises(FormatError, match="or more"):

@@ -21,12 +21,10 @@ from tilewright.formats import fibers, index, lists, slots, walk
 from tilewright.formats.entries import Entries, entries_of
 from tilewright.formats.layout import name_of, parse
 from tilewright.formats.parts import Part, Parts
-from tilewright.formats.rules import Left, Rule
+from tilewright.formats.rules import WHERE, Left, Rule
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
-
-WHERE = "decompose(rules)"
 
 
 def decompose(
@@ -78,6 +76,9 @@ def _part(entries: Entries, format: str) -> tuple[Part, Tensor | None]:
             alive = walk.places(made)[1]
             order = order if alive is None else torch.where(alive, order, -1)
         return Part(made, order, entries.count), None
+    if len(entries.shape) != 2:
+        expected = f"two dimensions for {format}"
+        raise error("shape", where=WHERE, name="tensor", got=entries.shape, expected=expected)
     tree = SLOTS[family](Entries(entries.shape, entries.coords), *given)
     assert tree.slots is not None
     here = torch.arange(entries.count, device=entries.device)

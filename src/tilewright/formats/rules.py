@@ -25,6 +25,7 @@ from tilewright.formats.layout import name_of
 from tilewright.support.errors import error
 
 Rules = tuple["Rule", ...]
+WHERE = "decompose(rules)"
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,12 @@ class Left:
         return self._counted([self.coords[d].long() for d in dims], among)
 
     def in_blocks(self, b0: int, b1: int) -> Tensor:
-        """How many entries are in each one's block of b0 x b1, distinct places or not."""
-        return self._counted(
-            [index.split(c, b)[0].long() for c, b in zip(self.coords, (b0, b1), strict=True)]
-        )
+        """How many entries are in the block of b0 x b1 of each one."""
+        if len(self.shape) != 2:
+            expected = "two dimensions, to be cut in blocks"
+            raise error("shape", where=WHERE, name="tensor", got=self.shape, expected=expected)
+        rows, cols = self.coords
+        return self._counted([index.split(rows, b0)[0].long(), index.split(cols, b1)[0].long()])
 
     def _counted(self, keys: list[Tensor], among: Tensor | None = None) -> Tensor:
         key = keys[0]

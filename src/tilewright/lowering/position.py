@@ -52,7 +52,16 @@ from tilewright.ir.expr import (
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
 from tilewright.lowering.parameters import buffers_of, sizes_of
-from tilewright.lowering.turns import Turn, added, in_order, lists_rows, own_axes, repeats
+from tilewright.lowering.turns import (
+    Turn,
+    added,
+    in_order,
+    last_stored,
+    lists_rows,
+    own_axes,
+    repeats,
+    unfit,
+)
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -490,13 +499,3 @@ class _Lower:
         v = Var(self.names.fresh("res"), dtype_of(made))
         block.append(stmt.Let(v, made))
         return v
-
-
-def last_stored(a: Load) -> Axis:
-    return next(ax for ax in reversed(structure(a.buffer)) if stored(ax))
-
-
-def unfit(a: Load, why: str) -> Exception:
-    return error(
-        "unsupported", name=str(a), got=why, expected="csr, or another format with rows first"
-    )

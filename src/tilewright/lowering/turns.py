@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilewright.ir.coord import Assign, Axis, Index, Reduce
 from tilewright.ir.drive import held, key_of, lead, stored, structure
 from tilewright.ir.expr import Const, Load
+from tilewright.support.errors import error
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,14 @@ def repeats(a: Load, ax: Axis) -> bool:
     """Whether an axis may hold a coordinate several times, for instance once for each entry under it."""
     single = [c for c in a.buffer.axes if c.parent is ax and c.length == Const(1, "i64")]
     return ax.repeats or any(not c.padded for c in single)
+
+
+def last_stored(a: Load) -> Axis:
+    """The axis whose positions are the entries."""
+    return next(ax for ax in reversed(structure(a.buffer)) if stored(ax))
+
+
+def unfit(a: Load, why: str) -> Exception:
+    return error(
+        "unsupported", name=str(a), got=why, expected="csr, or another format with rows first"
+    )

@@ -54,10 +54,8 @@ def is_crossed(traced: Traced, names: Collection[str]) -> bool:
 
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
     """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
-    in_parts = arg.kind.startswith("parts+")
+    in_parts = arg.kind.startswith("parts+") and stored_dims(arg.kind) == 2
     if arg.kind not in ("csr", "bsr", "block_mask") and not in_parts:
-        return arg.kind
-    if in_parts and stored_dims(arg.kind) != 2:
         return arg.kind
     blocked = arg.kind in ("bsr", "block_mask")
     by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")
