@@ -75,7 +75,8 @@ def carried(loop: Loop) -> str:
 
 def in_order(loop: Loop) -> str:
     """Why the iterations of a loop must keep their order: appends, folds without a lane form, memory read back."""
-    if any(isinstance(s, stmt.Append) for s in within(loop.body)):
+    inside = list(within(loop.body))
+    if any(isinstance(s, stmt.Append) for s in inside) and any(isinstance(s, Loop) for s in inside):
         return "it appends in order"
     for s in folds(loop.body):
         if not s.monoid.laned:
