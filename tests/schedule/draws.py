@@ -165,7 +165,7 @@ def arguments(rng: random.Random, primitive: str, p: flat.Program) -> tuple[Word
         elif w.name in WORDS:
             made.append(rng.choice(WORDS[w.name]))
         elif w.name == "buffer":
-            written = [b.name for b in p.buffers if b.role in ("work", "out")]
+            written = [b.name for b in p.buffers if (b.role == "in") == (primitive == "cache")]
             made.append(rng.choice(written if rng.random() < 0.9 else [b.name for b in p.buffers]))
         elif w.annotation == "int":
             made.append(rng.choice(WHOLE if primitive == "lane" else (1, 2, 3, 4, 8)))

@@ -65,6 +65,10 @@ TAKEN = [
         "compute_at(h, k1); pad(i1, p_j1, 16, 1); lane(k1, 16); lane(l, 16); tensorise(k1)",
         ALL - {"c"},
     ),
+    ("rows-linear", "kind(r, grid); lane(d, 16); cache(x, o)", ALL),
+    ("rows-linear", "lane(r, 16); lane(d, 16); cache(x, o)", ALL),
+    ("attention", "lane(e, 16); kind(ii, lane); lane(d, 16); cache(q, p_J)", ALL),
+    ("attention", "kind(I, grid); lane(d, 16); cache(q, e)", ALL),
     ("attention", "fuse(I, ii); kind(I_ii, grid); persistent(I_ii, 2); kind(jj, lane)", ALL),
 ]
 
@@ -121,6 +125,10 @@ REFUSED = [
     ("rows-wide", "lane(r, 16); lane(o, 8); lane(d, 32); tensorise(d)", "o has 8 lanes, fewer than 16"),
     ("rows-wide", "lane(o, 16); lane(d, 32); tensorise(d)", "the result has 1 lanes, not 2"),
     ("rows-min", "lane(r, 16); lane(o, 16); lane(d, 16); tensorise(d)", "min folds no product of tiles"),
+    ("rows-linear", "cache(x, o)", "changes with d"),
+    ("rows-linear", "kind(r, grid); cache(x, r)", "it is a grid loop"),
+    ("rows-linear", "cache(y, o)", "y is written here"),
+    ("rows-linear", "cache(q, d)", "d does not read one element of q"),
     ("spmm-sum", "pad(i, p_j, 4, 1); kind(r, serial)", "values are reduced along its lanes"),
 ]  # fmt: skip
 

@@ -42,6 +42,7 @@ PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
             reduce.split_reduction,
             reduce.tensorise,
             memory.prefetch,
+            memory.cache,
             work.pad,
             work.work_list,
         ),
