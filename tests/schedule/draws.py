@@ -43,7 +43,7 @@ from tilewright.schedule.record import PRIMITIVES, Schedule, Scheduled, Word
 from tilewright.support.errors import ScheduleError
 
 ROWS = [[0, 2], [], [1, 1], [4, 0, 1, 3, 2, 2, 0], [3]]
-WHOLE = (16, 32)  # no smaller than any extent: `lane` takes it on trust
+WHOLE = (32,)  # no smaller than any extent: `lane` takes it on trust
 
 
 def rows_linear(monoid: str = "sum", depth: int = 5) -> Case:
