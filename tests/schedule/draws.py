@@ -43,7 +43,7 @@ from tilewright.schedule.record import PRIMITIVES, Schedule, Scheduled, Word
 from tilewright.support.errors import ScheduleError
 
 ROWS = [[0, 2], [], [1, 1], [4, 0, 1, 3, 2, 2, 0], [3]]
-WHOLE = (16, 32)  # no smaller than any extent: `lane` takes it on trust
+WHOLE = (32,)  # no smaller than any extent: `lane` takes it on trust
 
 
 def rows_linear(monoid: str = "sum", depth: int = 5) -> Case:
@@ -165,7 +165,7 @@ def arguments(rng: random.Random, primitive: str, p: flat.Program) -> tuple[Word
         elif w.name in WORDS:
             made.append(rng.choice(WORDS[w.name]))
         elif w.name == "buffer":
-            written = [b.name for b in p.buffers if b.role in ("work", "out")]
+            written = [b.name for b in p.buffers if (b.role == "in") == (primitive == "cache")]
             made.append(rng.choice(written if rng.random() < 0.9 else [b.name for b in p.buffers]))
         elif w.annotation == "int":
             made.append(rng.choice(WHOLE if primitive == "lane" else (1, 2, 3, 4, 8)))

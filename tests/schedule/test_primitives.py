@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from builders import numbers
 from ops.places import INTERPRETER
 from schedule.draws import case_of, rows_linear
 from schedule.judge import PLACES, judged
 
 from tilewright import driver
 from tilewright.codegen.c import emit_c
+from tilewright.ir import flat
+from tilewright.ir.interp import run_flat
 from tilewright.ir.parse import parse
 from tilewright.lowering.tiles import lower_to_tile
 from tilewright.schedule.record import Schedule, apply, parse_steps
@@ -65,6 +69,10 @@ TAKEN = [
         "compute_at(h, k1); pad(i1, p_j1, 16, 1); lane(k1, 16); lane(l, 16); tensorise(k1)",
         ALL - {"c"},
     ),
+    ("rows-linear", "kind(r, grid); lane(d, 16); cache(x, o)", ALL),
+    ("rows-linear", "lane(r, 16); lane(d, 16); cache(x, o)", ALL),
+    ("attention", "lane(e, 16); kind(ii, lane); lane(d, 16); cache(q, p_J)", ALL),
+    ("attention", "kind(I, grid); lane(d, 16); cache(q, e)", ALL),
     ("attention", "fuse(I, ii); kind(I_ii, grid); persistent(I_ii, 2); kind(jj, lane)", ALL),
 ]
 
@@ -96,7 +104,7 @@ REFUSED = [
     ("spmm-sum", "kind(i, grid); kind(p_j, grid)", "it starts at a_indptr[i]"),
     ("spmm-sum", "split(p_j, 2); kind(p_j_o, grid)", "it carries the reduction acc"),
     ("spmm-sum", "swizzle(4)", "no two dimensions"),
-    ("spmm-sum", "work_list(i, p_j, 4, 1)", "published inside f, which would be serial"),
+    ("spmm-sum", "work_list(i, p_j, 4, 1)", "pieces are published inside f, which would be serial"),
     ("spmm-sum", "lane(f, 16); rfactor(f)", "exactly one fold"),
     ("sddmm", "lane(k, 16); rfactor(k)", "no loop around it carries acc"),
     ("sddmm", "lane(p_i, 16); prefetch(p_i, 2)", "it is a lane"),
@@ -121,6 +129,10 @@ REFUSED = [
     ("rows-wide", "lane(r, 16); lane(o, 8); lane(d, 32); tensorise(d)", "o has 8 lanes, fewer than 16"),
     ("rows-wide", "lane(o, 16); lane(d, 32); tensorise(d)", "the result has 1 lanes, not 2"),
     ("rows-min", "lane(r, 16); lane(o, 16); lane(d, 16); tensorise(d)", "min folds no product of tiles"),
+    ("rows-linear", "cache(x, o)", "changes with d"),
+    ("rows-linear", "kind(r, grid); cache(x, r)", "it is a grid loop"),
+    ("rows-linear", "cache(y, o)", "y is written here"),
+    ("rows-linear", "cache(q, d)", "d does not read one element of q"),
     ("spmm-sum", "pad(i, p_j, 4, 1); kind(r, serial)", "values are reduced along its lanes"),
 ]  # fmt: skip
 
@@ -192,3 +204,36 @@ def test_a_request_for_a_product_stands() -> None:
         lower_to_tile(made)
     with pytest.raises(ScheduleError, match="no matrix products"):
         emit_c(made)
+
+
+STORES = """
+@flat
+def several(x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f32[n]], n):
+    for i in serial(n):
+        o[i] = x[i] * 2.0
+        l[i] = x[i] + 1.0
+    for j in serial(n):
+        y[j] = l[j] * 3.0
+    for k in serial(n):
+        z[k] = y[k] - 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    "said", ["inline(l)", "inline(y)", "inline(l); inline(y)", "compute_at(l, j); inline(y)"]
+)
+def test_other_stores_stay(said: str) -> None:
+    x, p = numbers(1, 5), parse(STORES)
+    assert isinstance(p, flat.Program)
+    got = run_flat(apply(p, steps_of(said)), {"x": x}, {"n": 5})
+    want = {"o": x * 2, "y": (x + 1) * 3, "z": (x + 1) * 3 - 1}
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [("merge(i, k)", "y is needed in between"), ("merge(i, j)", "j needs l whole")]
+)
+def test_nothing_is_read_before_it_is_written(said: str, why: str) -> None:
+    with pytest.raises(ScheduleError, match=why):
+        apply(parse(STORES), steps_of(said))  # type: ignore[type-var]

@@ -402,7 +402,7 @@ class _Lower:
     def atomic(self, op: str, b: Buffer, at: Expr, v: Expr) -> None:
         if op != "sum" and b.dtype in FLOATS:
             why = f"an atomic {op} of floats would pass over NaN"
-            raise refuse(f"atomic {op}", why, "split the reduction in order", b)
+            raise refuse(f"atomic {op}", why, "split the reduction in order")
         self.t.push(tile.Atomic(op, b, *self.placed(at, v)))
 
     def placed(self, at: Expr, v: Expr) -> tuple[tuple[Expr, ...], Expr, Expr | None]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load
+from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
@@ -110,10 +111,11 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     spread = "work_list" if listed else "pad"
     lanes, unroll = setting.get("rows", 8), setting.get("unroll", 1)
     others = [x.var.name for x in loops(s.program) if x.kind == "grid"]
+    s = _rest_to_grid(s, nest, rows)
+    before = {x.var.name for x in loops(s.program) if x.kind == "grid"}
     s = s.then(spread, rows.var.name, entries.name, lanes, unroll)
-    (first,) = (
-        x.var.name for x in loops(s.program) if x.kind == "grid" and x.var.name not in others
-    )
+    made = [x.var.name for x in loops(s.program) if x.kind == "grid"]
+    (first,) = (name for name in made if name not in before)
     grids = [*others, first] if setting.get("outer") else [first, *others]
     s = s.then("order", *grids)
     return s.then("stream", *_read_once(entries)) if setting.get("stream") else s
@@ -203,11 +205,13 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
     return s.then("kind", f"{r.name}_i", "lane")
 
 
-def _rest_to_grid(s: Scheduled, nest: Nest) -> Scheduled:
+def _rest_to_grid(s: Scheduled, nest: Nest, but: Loop | None = None) -> Scheduled:
     """Programs over what is left, down to a loop whose bounds are read from memory: from there on, serial."""
     for left in nest.spatial:
         if not is_steady(left):
             break
-        if any(x.var is left.var and x.kind == "serial" for x in loops(s.program)):
+        if left is not but and any(
+            x.var is left.var and x.kind == "serial" for x in loops(s.program)
+        ):
             s = s.then("kind", left.var.name, "grid")
     return s

@@ -21,12 +21,8 @@ from tilewright.lowering.lanes import lanes_of, value_lanes
 from tilewright.schedule.edit import blocks, illegal, loops
 
 Body = tuple[stmt.Stmt, ...]
-APART = (
-    "monoid",
-    "body",
-    "then",
-    "orelse",
-)  # fields that hold no expression of the statement itself
+# Fields of a statement that hold no expression of its own.
+APART = ("monoid", "body", "then", "orelse")
 
 
 def within(body: Body) -> Iterator[stmt.Stmt]:
@@ -75,7 +71,8 @@ def carried(loop: Loop) -> str:
 
 def in_order(loop: Loop) -> str:
     """Why the iterations of a loop must keep their order: appends, folds without a lane form, memory read back."""
-    if any(isinstance(s, stmt.Append) for s in within(loop.body)):
+    inside = list(within(loop.body))
+    if any(isinstance(s, stmt.Append) for s in inside) and any(isinstance(s, Loop) for s in inside):
         return "it appends in order"
     for s in folds(loop.body):
         if not s.monoid.laned:
@@ -116,9 +113,7 @@ def republished(p: flat.Program) -> str:
         for s in within(x.body):
             if isinstance(s, stmt.Publish) and x.kind in ("serial", "unroll"):
                 if x.var not in flat.made_of(p.body, s.slot, s.nth):
-                    return (
-                        f"pieces of rows are published inside {x.var.name}, which would be serial"
-                    )
+                    return f"pieces are published inside {x.var.name}, which would be serial"
     return ""
 
 
@@ -157,7 +152,11 @@ def unused(p: flat.Program, what: str, *names: str) -> None:
     """Refuse a step whose new loops have names that are taken."""
     for name in names:
         if name in taken(p):
-            raise illegal(what, f"the name {name} is taken", "take the other step first")
+            raise illegal(
+                what,
+                f"the name {name} is taken",
+                "take this step before the one that made the name",
+            )
 
 
 def fresh(p: flat.Program, name: str) -> str:

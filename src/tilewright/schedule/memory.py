@@ -1,15 +1,21 @@
-"""Primitives about memory: `prefetch` and `stream`."""
+"""Primitives about memory: `prefetch`, `stream` and `cache`.
+
+In: a stage III program, the names of loops and buffers. Out: the same reads, asked for early or made once.
+
+    cache(p, "x", "o")      # the row of x that loop o reads again and again waits on chip
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Buffer, Load, Var, select
+from tilewright.ir.expr import Buffer, Expr, Load, Var, select
 from tilewright.ir.flat import Loop
-from tilewright.ir.node import substitute, walk
-from tilewright.schedule.edit import edit, find, illegal
-from tilewright.schedule.legal import at_least
+from tilewright.ir.node import substitute, transform, walk
+from tilewright.schedule.edit import blocks, edit, find, illegal, uses
+from tilewright.schedule.legal import APART, at_least, fresh, sets, unset, within
 
 
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
@@ -70,3 +76,78 @@ def _coordinates(loop: Loop) -> list[tuple[stmt.Let, Buffer]]:
         for s in loop.body
         if isinstance(s, stmt.Let) and isinstance(s.value, Load) and s.value.indices == (loop.var,)
     ]
+
+
+def cache(p: flat.Program, buffer: str, name: str) -> flat.Program:
+    """serial v: lane d: .. x[j * n + d] ..  ->  lane d: x_at = x[j * n + d]; serial v: lane d: .. x_at .."""
+    what, loop = f"cache({buffer}, {name})", find(p, name)
+    if loop.kind not in ("serial", "unroll"):
+        raise illegal(what, f"it is a {loop.kind} loop", "name the loop that reads again", ir=loop)
+    if any(
+        isinstance(s, stmt.Store | stmt.Atomic) and s.buffer.name == buffer for s in within(p.body)
+    ):
+        raise illegal(what, f"{buffer} is written here", ir=loop)
+    sites = [*_sites(loop.body, buffer, ())]
+    if len({load for load, _ in sites}) != 1:
+        raise illegal(what, f"{name} does not read one element of {buffer}", ir=loop)
+    load = sites[0][0]
+    inner = {v for s in within((loop,)) for v in sets(s)}
+    lanes = [s for s in within(loop.body) if isinstance(s, Loop) and s.kind == "lane"]
+    at = _written_out(loop.body, load)
+    moving = [v.name for v in _changing(at, inner, lanes)]
+    if moving:
+        why = f"{load} changes with {moving[0]}"
+        raise illegal(
+            what, why, "make the loop that it runs over lanes, or name a loop inside", ir=loop
+        )
+    value = Var(fresh(p, f"{buffer}_at"), load.buffer.dtype)
+    body: tuple[stmt.Stmt, ...] = (stmt.Let(value, at),)
+    for g in _shared_guards(loop, sites, inner, lanes):
+        body = (stmt.Guard(g, body),)
+    for s in reversed(list({s.var: s for s in lanes if uses((at, body), s.var)}.values())):
+        body = (replace(s, body=body),)
+    inside = transform(loop.body, lambda n: value if n == load else None)
+    made = edit(p, name, lambda s: [*body, replace(s, body=inside)])
+    if unset(made):
+        raise illegal(what, f"{unset(made)} is not known before {name}", ir=loop)
+    return made
+
+
+Guards = tuple[Expr, ...]
+
+
+def _sites(
+    body: tuple[stmt.Stmt, ...], buffer: str, guards: Guards
+) -> Iterator[tuple[Load, Guards]]:
+    """Every load of a buffer, with the guards around it."""
+    for s in body:
+        own = [getattr(s, f.name) for f in fields(s) if f.name not in APART]  # type: ignore[arg-type]
+        for n in walk(tuple(own)):
+            if isinstance(n, Load) and n.buffer.name == buffer:
+                yield n, guards
+        held = (*guards, s.cond) if isinstance(s, stmt.Guard) else guards
+        for inner in blocks(s):
+            yield from _sites(inner, buffer, held)
+
+
+def _written_out(body: tuple[stmt.Stmt, ...], e: Expr) -> Expr:
+    """An expression without the variables that a body lets."""
+    lets = {s.var: s.value for s in within(body) if isinstance(s, stmt.Let)}
+    while any(v in lets for v in walk(e) if isinstance(v, Var)):
+        e = substitute(e, lets)
+    return e
+
+
+def _changing(e: Expr, inner: set[Var], lanes: list[Loop]) -> list[Var]:
+    """The variables of an expression that a loop sets, lanes apart."""
+    held = {s.var for s in lanes}
+    return [v for v in walk(e) if isinstance(v, Var) and v in inner and v not in held]
+
+
+def _shared_guards(
+    loop: Loop, sites: list[tuple[Load, Guards]], inner: set[Var], lanes: list[Loop]
+) -> list[Expr]:
+    """The guards around all loads that can be asked before the loop."""
+    out = [[_written_out(loop.body, g) for g in guards] for _, guards in sites]
+    common = [g for g in out[0] if all(g in others for others in out)]
+    return [g for g in common if not _changing(g, inner, lanes)]

@@ -32,16 +32,14 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "fuse": stage_one.fuse,
     "reorder": stage_one.reorder,
 }
+_LOOPS = (loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder)
+_GRID = (loop.order, loop.swizzle, loop.persistent)
+_STATEMENTS = (together.compute_at, together.inline, together.merge)
+_REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise)
+_READS = (memory.prefetch, memory.stream, memory.cache, follow)
+_ROWS = (work.pad, work.work_list, work.segments)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
-    fn.__name__: fn
-    for fn in (
-        *(loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder),
-        *(loop.order, loop.swizzle, loop.persistent),
-        *(together.compute_at, together.inline, together.merge),
-        *(reduce.rfactor, reduce.split_reduction, reduce.tensorise),
-        *(memory.prefetch, memory.stream, follow),
-        *(work.pad, work.work_list, work.segments),
-    )
+    fn.__name__: fn for fn in (*_LOOPS, *_GRID, *_STATEMENTS, *_REDUCTIONS, *_READS, *_ROWS)
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"
 

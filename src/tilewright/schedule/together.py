@@ -70,7 +70,8 @@ def compute_at(p: flat.Program, buffer: str, name: str) -> flat.Program:
     what, loop = f"compute_at({buffer}, {name})", find(p, name)
     made = _producer(p, what, buffer)
     loads = {n for n in walk(loop.body) if isinstance(n, Load) and n.buffer is made.store.buffer}
-    if len(loads) != 1 or any(s is loop for s in within((made.nest,))):
+    later = p.body[p.body.index(made.nest) + 1 :]
+    if len(loads) != 1 or not any(s is loop for s in within(later)):
         raise illegal(what, f"{name} does not read one element of {buffer}", ir=loop)
     (load,) = loads
     table = unify(made.store.indices[0], load.indices[0], {x.var for x in made.around})
@@ -175,9 +176,9 @@ def inline(p: flat.Program, buffer: str) -> flat.Program:
     (load,) = loads
     moved = substitute(_swap(rest, load, value), table)
     keep = replace(made.store, value=value)
-    tail = (*made.before, stmt.Let(value, made.store.value), keep, *moved)
-    at = made.around[-1].body.index(made.store) + 1
-    tail = (*tail, *made.around[-1].body[at:])
+    body = made.around[-1].body
+    at = body.index(made.store)
+    tail = (*body[:at], stmt.Let(value, made.store.value), keep, *moved, *body[at + 1 :])
     done = replace(p, body=tuple(s for s in p.body if s is not later))
     done = edit(done, made.around[-1].var.name, lambda s: [replace(s, body=tail)])
     return _unstored(done, keep)
@@ -252,6 +253,10 @@ def _merged(body: Body, what: str, a: Loop, b: Loop) -> Body:
         raise illegal(what, f"{b.var.name} reads what a loop in between makes", ir=b)
     both = replace(a, body=_shared(a, b))
     kept = tuple(s for s in between if s not in needed)
+    mine, theirs = _touched(between), _touched((b,))
+    clash = mine[1] & (theirs[0] | theirs[1]) or theirs[1] & mine[0]
+    if clash:
+        raise illegal(what, f"{next(iter(clash)).name} is needed in between", ir=b)
     return (*body[: at[0]], *needed, both, *kept, *body[at[1] + 1 :])
 
 
