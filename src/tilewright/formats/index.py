@@ -97,11 +97,8 @@ def places_of(order: Tensor, first: Tensor) -> Tensor:
 
 def runs_apart(high: Tensor, size: tuple[int, int]) -> bool:
     """Whether pairs are better sorted a part at a time: many, on a CPU, the first of each in order already."""
-    if (
-        high.device.type != "cpu"
-        or high.shape[0] <= PART
-        or size[0] * size[1] <= TABLE * high.shape[0]
-    ):
+    n, bound = high.shape[0], size[0] * size[1]
+    if high.device.type != "cpu" or n <= PART or not TABLE * n < bound <= INT64:
         return False
     return bool((high[1:] >= high[:-1]).all())
 
