@@ -1,7 +1,8 @@
 # make         a virtual environment in .venv, ready to use
 # make demo    what tilewright does, in a minute
 # make test    the tests; no GPU needed (TILEWRIGHT_TEST_GPU=1 runs those that want one)
-# make fuzz    random programs, formats and inputs against a judge of its own (ARGS="--count 5000 --seed 1")
+# make fuzz    random programs, formats and inputs against a judge of its own (ARGS="--count 5000 --seed 1"), and a part
+#              of all conformance cases x patterns x index widths x dtypes (ARGS="--cross" for all of it)
 #              random schedules of known programs: ARGS="--schedules --count 2000"
 # make mutants planted compiler bugs: each must be caught
 # make check   format, lint, types, house rules

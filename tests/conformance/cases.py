@@ -9,6 +9,7 @@
 Executors: the interpreters of stage I, II, III (as lowered, as scheduled for C and for Triton) and of tile form;
 C; Triton's interpreter; a GPU by marker. Where work lists are used, a case runs without and with them.
 A general format must be walked as it is: a silent conversion fails, unless the case says that it `converts`.
+`fuzz.cross` runs the same cases in every `Variant`: other patterns, index widths and dtypes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,59 @@ class Case:
     make: Callable[[], tuple[Sequence[Any], Any]]
     tolerance: float = 2e-5
     converts: bool = False
+
+
+PATTERNS = ("usual", "empty", "one", "full", "giant", "column", "unsorted")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the inputs of a case are made of. Numbers are then multiples of 1/8, not zero: exact in every dtype."""
+
+    pattern: str
+    index: torch.dtype
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        index, dtype = (str(d).removeprefix("torch.") for d in (self.index, self.dtype))
+        return f"{self.pattern}, {index}, {dtype}"
+
+    def mask(self, held: np.ndarray) -> np.ndarray:
+        """Where the entries of a tensor are, instead of the usual places."""
+        made = np.full_like(held, self.pattern == "full")
+        match self.pattern:
+            case "usual" | "unsorted":
+                return held
+            case "one":
+                made[tuple(n // 2 for n in held.shape)] = True
+            case "giant":
+                made[held.shape[0] // 2] = True
+                made[-1, 0] = True
+            case "column":
+                made[..., held.shape[-1] // 2] = True
+        return made
+
+    def given(self, v: Any) -> Any:
+        """An input in this dtype; whole numbers are indices and stay."""
+        if isinstance(v, tw.SparseTensor) and v.values is not None:
+            return v.with_values(self.given(v.values))
+        return v.to(self.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
+
+
+_VARIANT: list[Variant] = []
+
+
+def made_in(case: Case, v: Variant) -> tuple[list[Any], Any]:
+    """The inputs of a case in a variant, and the result in f64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    _VARIANT.append(v)
+    try:
+        inputs, want = case.make()
+    finally:
+        _VARIANT.pop()
+        torch.set_default_dtype(before)
+    return [v.given(t) for t in inputs], want
 
 
 def conform(cases: Sequence[Case]) -> Any:
@@ -145,7 +199,7 @@ def unconverted() -> Iterator[None]:
 def matrix(rows: int = 9, cols: int = 11, fill: float = 0.3, seed: int = 0) -> Tensor:
     """A dense matrix with zeros; row 2 is empty, row 3 is full."""
     made = cube(rows, cols, fill=fill, seed=seed)
-    if rows > 3:
+    if rows > 3 and not (_VARIANT and _VARIANT[-1].pattern not in ("usual", "unsorted")):
         made[2] = 0
         made[3] = numbers(cols, seed=seed + 100)
     return made
@@ -155,20 +209,39 @@ def cube(*shape: int, fill: float = 0.25, seed: int = 0) -> Tensor:
     """A dense tensor with zeros."""
     rng = np.random.default_rng(seed)
     held = rng.random(shape) < fill
+    if _VARIANT:
+        return numbers(*shape, seed=seed) * torch.from_numpy(_VARIANT[-1].mask(held))
     return torch.from_numpy((rng.standard_normal(shape) * held).astype(np.float32))
 
 
 def numbers(*shape: int, seed: int = 1) -> Tensor:
-    made = np.random.default_rng(seed).standard_normal(shape)
+    rng = np.random.default_rng(seed)
+    if _VARIANT:
+        return torch.from_numpy(rng.integers(1, 17, shape) * rng.choice([-1, 1], shape) / 8.0)
+    made = rng.standard_normal(shape)
     return torch.from_numpy(made.astype(np.float32))
 
 
 def sparse(dense: Tensor, format: str = "csr", block: tuple[int, int] | None = None) -> Any:
     """The entries that are not zero."""
+    if _VARIANT:
+        rows, cols = _places(dense)
+        made = tw.SparseTensor.from_coo(rows, cols, dense[rows.long(), cols.long()], dense.shape)
+        return made.to_format(format, block)
     return tw.SparseTensor.from_dense(dense).to_format(format, block)
 
 
 def tensor(dense: Tensor, format: str = "csf") -> Any:
     """An n-dimensional one."""
-    at = dense.nonzero().T.contiguous()
-    return tw.SparseTensor.from_coords(at, dense[tuple(at)], tuple(dense.shape), format=format)
+    at = _places(dense)
+    return tw.SparseTensor.from_coords(
+        at, dense[tuple(at.long())], tuple(dense.shape), format=format
+    )
+
+
+def _places(dense: Tensor) -> Tensor:
+    """The coordinates of what is not zero: in order, or as the variant says."""
+    at = dense.nonzero()
+    if _VARIANT and _VARIANT[-1].pattern == "unsorted":
+        at = at[torch.from_numpy(np.random.default_rng(0).permutation(len(at)))]
+    return at.T.contiguous().to(_VARIANT[-1].index if _VARIANT else torch.int64)

@@ -127,7 +127,8 @@ def block_arrays() -> Any:
     i, j = A.nonzero().T
     s = m.structure
     at = [(k, c) for k in range(2) for c in s.indices[s.indptr[k] : s.indptr[k + 1]].tolist()]
-    block = torch.tensor([at.index((a, b)) for a, b in zip((i // 4).tolist(), (j // 4).tolist())])
+    pairs = zip((i // 4).tolist(), (j // 4).tolist(), strict=True)
+    block = torch.tensor([at.index(p) for p in pairs], dtype=torch.int64)
     return [block, i % 4, j % 4, A[i, j], m.values], m.values
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from formats.patterns import dense_of, tensor, tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.formats import SparseTensor, Structure, layout
+from tilewright.formats import SparseTensor, Structure, index, layout
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.walk import coordinates
 
@@ -175,3 +176,25 @@ def test_coordinates_of_ragged() -> None:
     rows, cols = coordinates(s)
     assert rows.tolist() == [0, 0, 2] and cols.tolist() == [0, 1, 0]
     assert s.as_csr().indices.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("runs", ["even", "giant", "one"])
+def test_pairs_in_runs_are_sorted_a_part_at_a_time(
+    runs: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same distinct pairs and places as in one sort."""
+    size = (50, 70_000)
+    high = torch.arange(1000) // {"even": 20, "giant": 1, "one": 1000}[runs] % 50
+    high = (
+        torch.sort(high).values if runs != "giant" else torch.where(high < 9, 3, 40).sort().values
+    )
+    low = torch.from_numpy(np.random.default_rng(0).integers(0, size[1], 1000))
+    low[::7] = low[0]
+    pairs = high.to(dtype), low.to(dtype), size
+    whole = index.distinct_pairs(*pairs)
+    monkeypatch.setattr(index, "PART", 64)
+    assert index.runs_apart(pairs[0], size)
+    for got, want in zip(index.distinct_pairs(*pairs), whole, strict=True):
+        assert torch.equal(got.long(), want.long())
+    assert not index.runs_apart(pairs[0].flip(0), size) or runs == "one"

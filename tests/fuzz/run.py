@@ -1,7 +1,8 @@
 """make fuzz: draw programs and inputs, judge them, tell what failed and how to see it again.
 
-    python -m fuzz.run --count 5000 --seed 0            # 5,000 draws, ten for each program
-    python -m fuzz.run --seed 0 --only 17.3             # one of them, with its words
+    python -m fuzz.run --count 5000 --seed 0        # 5,000 draws, ten for each program; a part of the cross product
+    python -m fuzz.run --cross                      # conformance cases x patterns x index widths x dtypes, all of it
+    python -m fuzz.run --seed 0 --only 17.3         # one draw, with its words; one variant with --cross
     python -m fuzz.run --schedules --count 2000         # schedules of programs that are known
 
 Workers are processes of their own, so that a crash is a finding too: it names the draw that it began.
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -41,14 +43,28 @@ def main() -> int:
         from fuzz.mutants import main as mutants
 
         return mutants(given.seed)
-    began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tilewright-fuzz-") as folder:
         os.environ["TILEWRIGHT_CACHE"] = folder
-        plans = -(-given.count // given.draws)
-        with ThreadPoolExecutor(given.jobs) as pool:
-            parts = [pool.submit(watch, given, n, plans) for n in range(given.jobs)]
-            told = [t for part in parts for t in part.result()]
-    return report(given, told, time.perf_counter() - began)
+        if given.cross:
+            return run(given, "cross")
+        bad = run(given, "draws")
+        return max(run(given, "cross"), bad) if given.part > 0 else bad
+
+
+def run(given: Any, what: str) -> int:
+    """All draws, or the chosen part of the cross product, over several workers."""
+    began = time.perf_counter()
+    plans = count_cases() if what == "cross" else -(-given.count // given.draws)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        parts = [pool.submit(watch, given, what, n, plans) for n in range(given.jobs)]
+        told = [t for part in parts for t in part.result()]
+    return report(given, what, told, time.perf_counter() - began)
+
+
+def count_cases() -> int:
+    from fuzz.cross import cases
+
+    return len(cases())
 
 
 def arguments() -> argparse.Namespace:
@@ -58,6 +74,8 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--draws", type=int, default=10, help="draws of inputs for each program")
     made.add_argument("--jobs", type=int, default=2)
     made.add_argument("--triton", type=float, default=SHARE, help="share of Triton's interpreter")
+    made.add_argument("--cross", action="store_true", help="the cross product only, all of it")
+    made.add_argument("--part", type=float, default=0.03, help="of the cross product, beside draws")
     made.add_argument("--only", help="PROGRAM.DRAW: one draw, with its words")
     made.add_argument("--schedules", action="store_true", help="random schedules of real programs")
     made.add_argument("--mutants", action="store_true", help="planted bugs: each must be caught")
@@ -65,7 +83,7 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
-def watch(given: Any, first: int, plans: int) -> list[dict[str, Any]]:
+def watch(given: Any, what: str, first: int, plans: int) -> list[dict[str, Any]]:
     """One worker after another over every jobs-th program; a crash costs one program."""
     told: list[dict[str, Any]] = []
     at = first
@@ -73,6 +91,8 @@ def watch(given: Any, first: int, plans: int) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "fuzz.run", "--worker", f"{at}:{plans}:{given.jobs}"]
         command += ["--seed", str(given.seed), "--draws", str(given.draws)]
         command += ["--triton", str(given.triton)]
+        command += ["--cross"] if what == "cross" else []
+        command += ["--part", "1" if given.cross else str(given.part)]
         last: dict[str, Any] = {}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None
@@ -82,51 +102,65 @@ def watch(given: Any, first: int, plans: int) -> list[dict[str, Any]]:
                 last = json.loads(line)
                 if last["kind"] != "begun":
                     told.append(last)
-                    show(given, last)
+                    show(given, what, last)
             code = worker.wait()
         if code == 0:
             break
         told.append({**last, "kind": "crashed", "why": f"the process ended with {code}"})
-        show(given, told[-1])
+        show(given, what, told[-1])
         at = int(last.get("plan", at)) + given.jobs
     return told
 
 
 def work(given: Any) -> int:
     import torch
-    from fuzz.work import plan
 
     torch.set_num_threads(1)
     first, plans, step = map(int, given.worker.split(":"))
     for number in range(first, plans, step):
         signal.alarm(LIMIT)  # a program that does not end is a finding too
-        for told in plan(given.seed, number, given.draws, given.triton):
+        for told in planned(given, number):
             print(json.dumps(asdict(told)), flush=True)
+        if (number - first) // step % 20 == 19:
+            print(f"tilewright: {number + 1} of {plans} programs", file=sys.stderr, flush=True)
     return 0
 
 
+def planned(given: Any, number: int, only: int | None = None) -> Iterator[Any]:
+    """The draws of a program, or the variants of a case."""
+    if given.cross:
+        from fuzz.cross import plan as variants
+
+        return variants(given.seed, number, given.part, given.triton, only)
+    from fuzz.work import plan
+
+    return plan(given.seed, number, given.draws, given.triton, only)
+
+
 def one(given: Any) -> int:
-    from fuzz.work import FAILED, plan
+    from fuzz.work import FAILED
 
     number, draw = map(int, given.only.split("."))
-    told = list(plan(given.seed, number, given.draws, given.triton, draw))[-1]
+    told = list(planned(given, number, draw))[-1]
     print(f"{told.kind} on {told.where}: {told.why}\n  {told.words}")
     return int(told.kind in FAILED)
 
 
-def show(given: Any, told: dict[str, Any]) -> None:
+def show(given: Any, what: str, told: dict[str, Any]) -> None:
     if told["kind"] in ("wrong", "broken", "crashed"):
         at = f"{told['plan']}.{told['draw']}"
-        again = f'make fuzz ARGS="--seed {given.seed} --draws {given.draws} --only {at}"'
+        how = "--cross" if what == "cross" else f"--draws {given.draws}"
+        again = f'make fuzz ARGS="--seed {given.seed} {how} --only {at}"'
         print(f"{told['kind']} on {told['where']}: {told['why']}\n  {told['words']}\n  {again}")
 
 
-def report(given: Any, told: list[dict[str, Any]], seconds: float) -> int:
+def report(given: Any, what: str, told: list[dict[str, Any]], seconds: float) -> int:
     kinds = Counter(t["kind"] for t in told)
     places = Counter(t["where"] for t in told)
     rate = len(told) / seconds
     print(
-        f"seed {given.seed}: {len(told)} draws in {seconds:.0f} s, {rate:.1f} a second; "
+        f"seed {given.seed}: {len(told)} {'variants' if what == 'cross' else 'draws'} "
+        f"in {seconds:.0f} s, {rate:.1f} a second; "
         + ", ".join(f"{n} {k}" for k, n in kinds.most_common())
         + "; "
         + ", ".join(f"{n} on {k}" for k, n in places.items())

@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+from fuzz.cross import VARIANTS, cases
+from fuzz.cross import plan as variants
 from fuzz.grammar import Access, Call, Fold, Number, Operand, Program
 from fuzz.judge import Entries, Judge
 from fuzz.mutants import MUTANTS
@@ -88,3 +90,14 @@ def test_a_few_draws(number: int) -> None:
 
 def test_ten_mutants() -> None:
     assert len(MUTANTS) >= 10
+
+
+@pytest.mark.parametrize("number", [3, 46, 70, 150])
+def test_a_few_variants(number: int) -> None:
+    told = [t for t in variants(7, number, 0.1, 0.1) if t.kind != "begun"]
+    assert told and {t.kind for t in told} == {"ok"}
+
+
+def test_the_cross_product_is_whole() -> None:
+    assert len({c.name for c in cases()}) > 150
+    assert len(VARIANTS) == len({str(v) for v in VARIANTS}) == 7 * 2 * 4

@@ -83,15 +83,15 @@ def judged(p: Program, run: Any, made: Inputs, where: str, spoil: bool) -> tuple
         with backend(where):
             got = run(*given)
     except BackendError as why:
-        return "broken", _first(why)
+        return "broken", first_line(why)
     except TilewrightError as why:
-        return "refused", _first(why)
+        return "refused", first_line(why)
     except Exception as why:
-        return "broken", f"{type(why).__name__}: {_first(why)}"
+        return "broken", f"{type(why).__name__}: {first_line(why)}"
     try:
         return compared(got, want)
     except RuntimeError as why:
-        return "broken", f"{type(why).__name__}: {_first(why)}"
+        return "broken", f"{type(why).__name__}: {first_line(why)}"
 
 
 def compared(got: Any, want: Judged) -> tuple[str, str]:
@@ -122,6 +122,6 @@ def compared(got: Any, want: Judged) -> tuple[str, str]:
     )
 
 
-def _first(why: BaseException) -> str:
+def first_line(why: BaseException) -> str:
     """The message without what differs from one build to the next."""
     return " ".join(str(why).split())[:300]

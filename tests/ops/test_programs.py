@@ -10,6 +10,7 @@ from ops.matrices import KINDS, close, matrix, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.support.errors import FormatError
 
 
 @pytest.mark.parametrize("kind", ["torch-csr", "torch-coo", "torch-bsr", "tensor-csc"])
@@ -207,3 +208,16 @@ def test_two_results_of_one_reduction(where: Place) -> None:
     scores = torch.where(dense != 0, dense, -torch.inf)
     close(y, torch.softmax(scores, 1).nan_to_num(0) @ x)
     close(lse, torch.logsumexp(scores, 1))
+
+
+@tw.program
+def picked(x: Any, r: Any, y: Any) -> None:
+    i, f = tw.axes("i f")
+    y[i, f] = x[r[i], f] * 1.0
+
+
+def test_an_index_is_a_whole_number() -> None:
+    x, r = randn(5, 3), torch.tensor([4, 0])
+    close(picked(x, r), x[r])
+    with pytest.raises(FormatError, match="r has dtype f32"):
+        picked(x, r.float())

@@ -17,7 +17,7 @@ from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Met, Reduce, Stored, Tensor
 from tilewright.ir.drive import held, key_of, lead, rank, stored, structure
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, compute_dtype, promote
+from tilewright.ir.expr import INTS, Buffer, Const, Expr, Load, Var, compute_dtype, promote
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
@@ -71,6 +71,10 @@ class _Bind:
         for name in sorted(self.specs, key=lambda n: self.specs[n].format[:5] == "like:"):
             self.tensors[name] = self.input(name, self.specs[name])
         for name, s in self.specs.items():
+            if s.values and s.dtype not in INTS and self.only_indexes(name):
+                raise error(
+                    "dtype", name=name, got=s.dtype, expected="int32 or int64, for an index"
+                )
             if s.met:
                 met = tuple(self.meeting(name, *m) for m in s.met)
                 self.tensors[name] = replace(self.tensors[name], met=met)

@@ -9,11 +9,14 @@ new position, the old one.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 INT32, INT64 = 2**31 - 1, 2**63 - 1
+PART = 1 << 17  # keys that are sorted at a time fit the caches
 TABLE = 8  # a table of marks has at most this many places for each key
 
 
@@ -67,12 +70,15 @@ def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
         return seen.nonzero().squeeze(1).to(keys.dtype), place.index_select(0, keys)
     ordered, order = torch.sort(keys, stable=True)
     first = starts(ordered)
-    place = torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0).sub_(1))
-    return ordered[first], place
+    return ordered[first], places_of(order, first)
 
 
 def distinct_pairs(high: Tensor, low: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
     """Distinct pairs in order, high and low apart, and the place of each pair among them."""
+    if runs_apart(high, size):
+        high, low, order = sort_runs(high, low, size[1])
+        first = starts(high) | starts(low)
+        return high[first], low[first], places_of(order, first)
     if size[0] * size[1] <= INT64:
         bound = size[0] * size[1]
         keys, place = distinct(joined(high, low, size[1], bound), bound)
@@ -81,8 +87,35 @@ def distinct_pairs(high: Tensor, low: Tensor, size: tuple[int, int]) -> tuple[Te
     order = order.index_select(0, torch.sort(high.index_select(0, order), stable=True).indices)
     high, low = high.index_select(0, order), low.index_select(0, order)
     first = starts(high) | starts(low)
-    place = torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0).sub_(1))
-    return high[first], low[first], place
+    return high[first], low[first], places_of(order, first)
+
+
+def places_of(order: Tensor, first: Tensor) -> Tensor:
+    """The run that each key belongs to, from the order that sorts them and the first of each run."""
+    return torch.empty_like(order).scatter_(0, order, torch.cumsum(first, 0).sub_(1))
+
+
+def runs_apart(high: Tensor, size: tuple[int, int]) -> bool:
+    """Whether pairs are better sorted a part at a time: many, on a CPU, the first of each in order already."""
+    n, bound = high.shape[0], size[0] * size[1]
+    if high.device.type != "cpu" or n <= PART or not TABLE * n < bound <= INT64:
+        return False
+    return bool((high[1:] >= high[:-1]).all())
+
+
+def sort_runs(high: Tensor, low: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs sorted, high and low apart, and the stable order; whole runs of high, which is in order, at a time."""
+    n = high.shape[0]
+    ordered, order = torch.empty_like(low), torch.empty(n, dtype=torch.int64)
+    wanted = high[PART::PART].unique()
+    cuts = sorted({0, n, *torch.searchsorted(high, wanted).tolist()})
+    for a, b in itertools.pairwise(cuts):
+        base = int(high[a])
+        part = joined(high[a:b] - base, low[a:b], width, (int(high[b - 1]) - base + 1) * width)
+        made, inside = torch.sort(part, stable=True)
+        ordered[a:b] = made - (high[a:b] - base).to(made.dtype) * width
+        torch.add(inside, a, out=order[a:b])
+    return high, ordered, order
 
 
 def starts(ordered: Tensor) -> Tensor:
