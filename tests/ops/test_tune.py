@@ -205,7 +205,7 @@ def test_explained() -> None:
 
 
 def test_explained_by_the_model(tiled: Place) -> None:
-    plan = tw.spmm.plan(sparse(tiled), randn(12, 5, device=tiled.device))  # type: ignore[attr-defined]
+    plan = tw.spmm.plan(sparse(tiled), randn(12, 8, device=tiled.device))  # type: ignore[attr-defined]
     said = str(tw.explain(plan)["plan"].body)
     assert "chosen by the cost model" in said
     assert all(word in said for word in ("launch", "tail", "1 of 10", "last of 10"))

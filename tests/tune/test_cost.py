@@ -127,12 +127,11 @@ def test_unknown_machines_are_careful() -> None:
     assert CAREFUL.memory < H200.memory and CAREFUL.cache < H200.cache
 
 
-def test_distance_from_the_best_on_generated_graphs() -> None:
-    """Of the measured settings of the saved H200 results, for the graphs that need no files."""
-    from fit_cost import read_rows, statistics
-
-    known = {n: statistics(n, None) for n in ("arxiv-sized", "reddit-sized")}
+def test_distance_from_the_best_on_a_generated_graph() -> None:
+    """Of the measured settings of the saved H200 results; the graphs that need files: scripts/fit_cost.py."""
+    fit = pytest.importorskip("fit_cost")  # needs SciPy
+    known = {"arxiv-sized": fit.statistics("arxiv-sized", None)}
     rows = [r for r in json.loads(RESULTS.read_text())["rows"] if r["graph"] in known]
-    distances = [c.distance(H200) for c in read_rows(rows, known)]
-    assert len(distances) == 12
-    assert exp(sum(map(log, distances)) / 12) < 1.1 and max(distances) < 1.3
+    distances = [c.distance(H200) for c in fit.read_rows(rows, known)]
+    assert len(distances) == 6
+    assert exp(sum(map(log, distances)) / 6) < 1.05 and max(distances) < 1.1

@@ -64,6 +64,12 @@ def test_better_ones_are_repeated_more_and_the_first_stays() -> None:
     assert found.spent_s < 20
 
 
+def test_a_small_gain_changes_nothing() -> None:
+    takes = [1.0e-3, 0.99e-3]
+    found = search(settings(2), lambda s: sleeper(takes[s["n"]]), CPU, 5.0)
+    assert found.best is found.first and found.gain == 1.0
+
+
 def test_the_budget_holds() -> None:
     found = search(settings(500), lambda s: sleeper(2e-3), CPU, 0.3)
     assert 0.15 < found.spent_s <= 0.3

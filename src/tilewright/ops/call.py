@@ -51,6 +51,7 @@ from tilewright.schedule.options import Setting
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import located
+from tilewright.tune import store
 
 
 def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
@@ -176,6 +177,8 @@ def with_choice(
     text: str, tensors: list[Tensor], ints: list[int], held: dict[str, Any]
 ) -> list[int]:
     """The integers, with the setting that was measured for such calls; the usual is left to the statement."""
+    if store.empty():
+        return ints
     s = lead_of(held)
     home = DENSE if s is None else bundle_of(s).choices
     sizes = tuple([v.shape for v in held.values() if _dense(v)])
@@ -199,12 +202,9 @@ def subject(name: str, inputs: dict[str, Any], floats: list[float]) -> Subject:
 
     def at(setting: Setting | None) -> Call:
         text, tensors, ints = arguments(name, held, setting)
-        return (
-            text,
-            tensors,
-            with_choice(text, tensors, ints, held) if setting is None else ints,
-            floats,
-        )
+        if setting is None:
+            ints = with_choice(text, tensors, ints, held)
+        return text, tensors, ints, floats
 
     return subject_of(title_of(name, tuple(inputs)), s, at)
 

@@ -16,7 +16,7 @@ from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.settings import feature_width, pack
-from tilewright.ops.spaces import SETTINGS
+from tilewright.ops.spaces import SETTINGS, fits_registers
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
 from tilewright.tune.cost import Model, lists, rank
@@ -33,7 +33,8 @@ MakeCase = Callable[[], Case]
 
 def modelled(s: Structure, span: int, dtype: torch.dtype) -> Choice:
     """The cheapest of the measured settings, by the cost model. Waits for the device: belongs in preparation."""
-    settings = tuple(complete(setting, s, span, dtype) for setting in SETTINGS)
+    full = [complete(setting, s, span, dtype) for setting in SETTINGS]
+    settings = tuple(setting for setting in full if fits_registers(setting, span))
     model = list_model(s, span, dtype)
     return Choice(rank(model, settings)[0][0], "model", None, model, settings)
 

@@ -18,6 +18,7 @@ from tilewright.tune.space import Param, Rule, Space
 SHARED = 227 << 10  # bytes of a multiprocessor's shared memory that a program may have
 HELD = 32  # values that a thread holds at most
 NARROWEST = 32
+VECTOR, LOOSE = 4, 16
 C_WIDTHS = (64, 128, 256, 512)
 
 # rows, unroll, long, chunk, warps: settings of work lists that were measured on many graphs
@@ -48,6 +49,11 @@ def held(p: Setting) -> int:
     return p["rows"] * p["width"] // (32 * p["warps"])
 
 
+def fits_registers(p: Setting, span: int) -> bool:
+    """Where vectors do not divide the features each value has an address of its own: few may be in flight."""
+    return span % VECTOR == 0 or held(p) * p["unroll"] <= LOOSE
+
+
 IN_REACH = Rule(f"a thread holds 1 to {HELD} values", lambda p: 1 <= held(p) <= HELD)
 
 
@@ -68,6 +74,10 @@ def lists(span: int, half: bool) -> Space:
         ),
         (
             IN_REACH,
+            Rule(
+                f"at most {LOOSE} values in flight where {VECTOR} do not divide the features",
+                lambda p: fits_registers(p, span),
+            ),
             Rule("rows that are cut have two pieces or more", lambda p: p["long"] < p["chunk"]),
             Rule(
                 "tiles are outermost only if there are several",

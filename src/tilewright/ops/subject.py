@@ -110,7 +110,9 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
         make,
         model_of(step, sizes, structure, case),
         _completion(step, sizes, structure, tensors),
-        tuple(spaces.SETTINGS) if step.kind == "lists" else (),
+        tuple(spaces.SETTINGS)
+        if step.kind == "lists" and step.span(sizes) % spaces.VECTOR == 0
+        else (),
     )
 
 

@@ -96,16 +96,11 @@ def find(
     tell = teller(subject.title, budget_s, show)
     order = candidates(subject) if settings is None else checked(subject, settings)
     first = [] if settings is not None else [subject.first]
-    full = [subject.complete(s) for s in (*first, *order)]
-    unique = {tuple(sorted(s.items())): s for s in reversed(full)}
-    return search(
-        list(reversed(unique.values())),
-        subject.make,
-        device,
-        budget_s,
-        is_cold(subject, cold),
-        tell,
-    )
+    unique: dict[object, Setting] = {}
+    for s in map(subject.complete, (*first, *order)):
+        unique.setdefault(tuple(sorted(s.items())), s)
+    cool = is_cold(subject, cold)
+    return search(list(unique.values()), subject.make, device, budget_s, cool, tell)
 
 
 def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:

@@ -30,6 +30,7 @@ LOOK_S, LONG_S = (
     0.25,
 )  # of calls in the first round; of calls after which the last two are told apart
 SLOW = 4.0  # times the best: not tried again
+CLEARLY = 0.98  # of the first: what gains less may be noise
 
 
 @dataclass
@@ -68,9 +69,10 @@ class Found:
 
     @property
     def best(self) -> Trial:
-        """The fastest of those that stayed to the last round."""
+        """The fastest of those that stayed to the last round, if it is clearly faster than the first."""
         last = max((t.rounds for t in self.right), default=0)
-        return next((t for t in self.right if t.rounds == last), self.first)
+        made = next((t for t in self.right if t.rounds == last), self.first)
+        return made if made.seconds < CLEARLY * self.first.seconds else self.first
 
     @property
     def gain(self) -> float:

@@ -99,6 +99,7 @@ class _Folder:
 
 
 _OPEN: dict[Path, _Folder] = {}
+_EMPTY: list[bool | None] = [None]
 _LOCK = threading.Lock()
 
 
@@ -115,8 +116,11 @@ def _folder(key: Key) -> _Folder:
 
 
 def empty() -> bool:
-    """Whether nothing was ever kept: asked first, since it costs next to nothing."""
-    return not _OPEN and not root().is_dir()
+    """Whether nothing was ever kept. Asked in every call of a program: the disk is looked at once."""
+    known = _EMPTY[0]
+    if known is None:
+        known = _EMPTY[0] = not root().is_dir()
+    return known
 
 
 def knows(key: Key) -> bool:
@@ -131,6 +135,7 @@ def find(key: Key) -> Record | None:
 def put(record: Record, save: bool = True) -> Path | None:
     """Keep a record in this process and, if the folder can be written, on disk: its file."""
     _folder(record.key).add(record)
+    _EMPTY[0] = False
     if not save:
         return None
     path = root() / record.key.folder / f"{record.key.file}.json"
@@ -184,3 +189,4 @@ def forget() -> None:
     """Read the folders again at the next question."""
     with _LOCK:
         _OPEN.clear()
+        _EMPTY[0] = None
