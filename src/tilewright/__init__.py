@@ -11,7 +11,18 @@ from tilewright import ops
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as _functions
 from tilewright.language.trace import axes
-from tilewright.ops import attention, einsum, linear, program, sddmm, spmm, tune
+from tilewright.ops import (
+    attention,
+    bsr_matmul,
+    einsum,
+    linear,
+    program,
+    sddmm,
+    softmax,
+    spmm,
+    spmv,
+    tune,
+)
 from tilewright.ops.doors import block_mask, graph, ragged
 from tilewright.support.errors import TilewrightError
 from tilewright.view.explain import explain
@@ -24,6 +35,7 @@ __all__ = [
     "attention",
     "axes",
     "block_mask",
+    "bsr_matmul",
     "einsum",
     "explain",
     "graph",
@@ -32,7 +44,9 @@ __all__ = [
     "program",
     "ragged",
     "sddmm",
+    "softmax",
     "spmm",
+    "spmv",
     "tune",
 ]
 

@@ -153,11 +153,12 @@ def with_lists(
     """The same argument with the work lists of a prepared structure, for programs over its rows."""
     dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
     s = a.structure
-    if not dense or not may_list(s, dense[-1]):
+    x = dense[-1] if dense else a.values
+    if x is None or not may_list(s, x):
         return arg, tensors, ints
-    x = dense[-1]
+    span = x.shape[-1] if dense or x.dim() > stored_rank(s) else 1
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
-    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad)
+    names, more, numbers = listed(s, span, x.dtype, grad)
     at = len(arg.arrays)
     made = replace(arg, arrays=(*arg.arrays, *names))
     return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]

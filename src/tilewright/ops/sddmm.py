@@ -1,7 +1,14 @@
-"""tw.sddmm: e[i, j] = a[i, j] * (x[i] op z[j]) at the stored entries of a."""
+"""tw.sddmm: e[i, j] = a[i, j] * (x[i] op z[j]) at the stored entries of a.
+
+In: a pattern, with values or not, and a row of x and of z for each row and column. Out: values on the pattern.
+
+    e = sddmm(G, s_dst, s_src, op="add").map(F.leaky_relu)       # values [E, H]
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +28,7 @@ from tilewright.ops.sparse import (
     check_dense,
     prepare_at_second_use,
     rows_first,
+    stored_rank,
     text_of,
 )
 from tilewright.schedule.options import Setting
@@ -30,7 +38,15 @@ from tilewright.support.places import public
 NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 64, "warps": 2}
 WIDE_HALF: Setting = {"edges": 32, "width": 64, "warps": 4}
-OPS = ("dot", "add", "sub", "mul", "div")
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "max": fn.maximum,
+    "min": fn.minimum,
+}
+OPS = ("dot", *BINARY)
 
 
 def sddmm_dot(a: Param, x: Param, z: Param, e: Param) -> None:
@@ -38,66 +54,92 @@ def sddmm_dot(a: Param, x: Param, z: Param, e: Param) -> None:
     e[i, j] = a[i, j] * fn.sum(f, x[i, f] * z[j, f])
 
 
-def sddmm_add(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] + z[j, h])
+def sddmm_dot_heads(a: Param, x: Param, z: Param, e: Param) -> None:
+    i, j, h, f = axes("i j h f")
+    e[i, j, h] = a[i, j] * fn.sum(f, x[i, h, f] * z[j, h, f])
 
 
-def sddmm_sub(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] - z[j, h])
+def sddmm_dot_heads_weighted(a: Param, x: Param, z: Param, e: Param) -> None:
+    i, j, h, f = axes("i j h f")
+    e[i, j, h] = a[i, j, h] * fn.sum(f, x[i, h, f] * z[j, h, f])
 
 
-def sddmm_mul(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] * z[j, h])
+def elementwise(op: str, weighted: bool) -> Callable[..., None]:
+    """A function of two numbers for each entry and head; weighted: a has a value for each head, too."""
+
+    def edges(a: Param, x: Param, z: Param, e: Param) -> None:
+        i, j, h = axes("i j h")
+        e[i, j, h] = (a[i, j, h] if weighted else a[i, j]) * BINARY[op](x[i, h], z[j, h])
+
+    edges.__name__ = f"sddmm_{op}{'_weighted' * weighted}"
+    return edges
 
 
-def sddmm_div(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] / z[j, h])
-
-
-for _program in (sddmm_dot, sddmm_add, sddmm_sub, sddmm_mul, sddmm_div):
+for _program in (sddmm_dot, sddmm_dot_heads, sddmm_dot_heads_weighted):
     register(trace(_program))
+for _op in BINARY:
+    for _weighted in (False, True):
+        register(trace(elementwise(_op, _weighted)))
 
 
 @public
 def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     """Values on A's structure, from a row of x and a row of z for each stored entry.
 
-    dot: A[i, j] * sum over f of x[i, f] * z[j, f]; add, sub, mul, div: A[i, j] * (x[i, h] op z[j, h]), values
-    [nnz, h]. Without values A counts as ones. The result keeps the order of A's entries.
+    dot: A[i, j] * sum over f of x[i, f] * z[j, f]; rows with heads, [n, heads, f], give values [nnz, heads].
+    add, sub, mul, div, max, min: A[i, j] * (x[i, ...] op z[j, ...]), values [nnz, ...].
+    Without values A counts as ones; values [nnz, heads] multiply head by head. The order of A's entries is kept.
 
     >>> e = sddmm(G, s_dst, s_src, op="add")
     """
     a = as_sparse(A, "sddmm(A, x, z)")
-    if op not in OPS:
-        raise error(
-            "argument", where="sddmm(A, x, z)", name="op", got=repr(op), expected=f"one of {OPS}"
-        )
-    vector = isinstance(x, Tensor) and isinstance(z, Tensor) and x.dim() == z.dim() == 1
-    if vector:
+    _check(a, x, z, op)
+    trailing = x.shape[1:]
+    if op == "dot" and x.dim() == 1:
         x, z = x[:, None], z[:, None]
+    elif op != "dot" and x.dim() != 2:
+        x, z = x.reshape(x.shape[0], -1), z.reshape(z.shape[0], -1)
     values = run(*_call(a, x, z, op, None))[0]
-    if vector and op != "dot":
-        values = values[:, 0]
+    if op != "dot" and len(trailing) != 1:
+        values = values.reshape(values.shape[0], *trailing)
     return SparseTensor(a.structure, values)
+
+
+def _check(a: SparseTensor, x: Tensor, z: Tensor, op: str) -> None:
+    where = "sddmm(A, x, z)"
+    if op not in OPS:
+        raise error("argument", where=where, name="op", got=repr(op), expected=f"one of {OPS}")
+    for name, t, side in (("x", x, 0), ("z", z, 1)):
+        rank = t.dim() if isinstance(t, Tensor) else 2
+        limit = 3 if op == "dot" else rank
+        check_dense(where, name, t, min(max(rank, 1), limit), a.device, "A")
+        if t.shape[0] != a.shape[side]:
+            what = ("row", "column")[side]
+            expected = f"{a.shape[side]} rows, one for each {what} of A"
+            raise error("shape", where=where, name=name, got=tuple(t.shape), expected=expected)
+    if x.shape[1:] != z.shape[1:]:
+        expected = f"rows of shape {tuple(x.shape[1:])}, as x"
+        raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
+    heads = x.shape[1] if x.dim() == (3 if op == "dot" else 2) else None
+    if weights(a) is not None and weights(a) != heads:
+        got = tuple(a.explicit_values().shape)
+        expected = "one value for each entry" + (
+            f", or {heads}, one for each head" if heads else ""
+        )
+        raise error("shape", where=where, name="the values of A", got=got, expected=expected)
+
+
+def weights(a: SparseTensor) -> int | None:
+    """How many heads the values have; None if they have no such dimension."""
+    trailing = () if a.values is None else a.values.shape[stored_rank(a.structure) :]
+    return None if not trailing else trailing[0] if len(trailing) == 1 else -1
 
 
 def _call(
     a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
-    where = "sddmm(A, x, z)"
-    for name, t, side in (("x", x, 0), ("z", z, 1)):
-        check_dense(where, name, t, 2, a.device, "A")
-        if t.shape[0] != a.shape[side]:
-            what = ("row", "column")[side]
-            expected = f"{a.shape[side]} rows, one for each {what} of A"
-            raise error("shape", where=where, name=name, got=tuple(t.shape), expected=expected)
-    if x.shape[1] != z.shape[1]:
-        expected = f"{x.shape[1]} features, as many as x"
-        raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
+    name = f"sddmm_{op}{'_heads' * (op == 'dot' and x.dim() == 3)}"
+    name += "_weighted" * (weights(a) is not None)
     a = rows_first(a)
     if (
         a.structure.format == "csr"
@@ -105,14 +147,14 @@ def _call(
         and not torch.compiler.is_compiling()
     ):
         a.structure.rows_stored()
-    if setting is None and op == "dot" and backend_of(x.device) == "triton":
+    if setting is None and name == "sddmm_dot" and backend_of(x.device) == "triton":
         wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
         setting = NARROW if x.shape[1] <= NARROW["width"] else wide
     prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
     values = [] if a.values is None else [a.values.contiguous()]
     ints = made.ints if setting is None else [*made.ints, pack(setting)]
-    text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
+    text = text_of(name, "a", a, made, x=x, z=z)
     return text, [*made.tensors, *values, x, z], ints
 
 

@@ -42,7 +42,8 @@ def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
         p = _rows(p, nest, setting)
     else:
         p = _entries(p, nest, setting)
-    return _rest_to_grid(p, nest)
+    p = _rest_to_grid(p, nest)
+    return _tiles_first(p, nest) if nest.blocks and setting.get("outer") else p
 
 
 def _product(p: flat.Program, nest: Nest, product: tuple, setting: Setting) -> flat.Program:
@@ -70,6 +71,13 @@ def _blocks(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
     return p
 
 
+def _tiles_first(p: flat.Program, nest: Nest) -> flat.Program:
+    """Feature tiles outermost, so that the tile of the dense side stays in the second-level cache."""
+    grids = [x.var.name for x in loops(p) if x.kind == "grid"]
+    last = f"{nest.spatial[-1].var.name}_o"
+    return step.order(p, last, *(g for g in grids if g != last)) if last in grids else p
+
+
 def _cut(p: flat.Program, name: str, extent: int, size: int, outer: str) -> flat.Program:
     if extent <= size:
         return step.kind(p, name, "lane")
@@ -95,7 +103,10 @@ def _rows(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
 
 
 def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
-    """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
+    """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`).
+
+    Without a reduction the first takes `edges` lanes as well: one program would else have a few numbers to do.
+    """
     dense = [
         r
         for r in nest.reductions
@@ -114,7 +125,13 @@ def _entries(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
             if len(folds) == 1 and folds[0].monoid.joins:
                 p = step.rfactor(p, f"{r.name}_i")
         return p
-    return _features(p, nest, setting)
+    p = _features(p, nest, setting)
+    first = nest.free[0] if len(nest.free) > 1 and not nest.reductions else None
+    if first is not None and setting.get("edges") and nest.fits_lanes(first):
+        p = step.split(p, first.var.name, setting["edges"])
+        p = step.kind(p, f"{first.var.name}_i", "lane")
+        p = step.kind(p, f"{first.var.name}_o", "grid")
+    return p
 
 
 def _features(p: flat.Program, nest: Nest, setting: Setting) -> flat.Program:
