@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from tilewright.formats.bind import stored_dims
@@ -99,6 +101,13 @@ def dense_arg(name: str, t: Tensor) -> Arg:
 def dense_key(t: Tensor) -> tuple[object, ...]:
     """What `dense_arg` depends on: cheap to compare."""
     return (t.dtype, t.dim(), None if t.is_contiguous() else t.stride())
+
+
+def told(t: Any) -> tuple[object, ...]:
+    """All that a call's validity and program depend on in a dense argument."""
+    if not isinstance(t, Tensor) or t.layout is not torch.strided:
+        return (None,)
+    return (t.dtype, t.shape, t.stride(), t.device)
 
 
 def _unit_dim(t: Tensor) -> int:

@@ -17,9 +17,10 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.backend import backend_of
+from tilewright.ops.args import told
+from tilewright.ops.backend import backend_of, place_of
 from tilewright.ops.bound import Launch
-from tilewright.ops.library import run
+from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
@@ -92,17 +93,41 @@ def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
 
     >>> e = sddmm(G, s_dst, s_src, op="add")
     """
-    a = as_sparse(A, "sddmm(A, x, z)")
-    _check(a, x, z, op)
-    trailing = x.shape[1:]
-    if op == "dot" and x.dim() == 1:
-        x, z = x[:, None], z[:, None]
-    elif op != "dot" and x.dim() != 2:
-        x, z = x.reshape(x.shape[0], -1), z.reshape(z.shape[0], -1)
-    values = run(*_call(a, x, z, op, None))[0]
-    if op != "dot" and len(trailing) != 1:
-        values = values.reshape(values.shape[0], *trailing)
+    a = A if type(A) is SparseTensor else as_sparse(A, "sddmm(A, x, z)")
+    recipe, moving = _kind(a, x, z, op, None)
+    values = recipe(moving)[0]
+    if op != "dot" and x.dim() != 2:
+        values = values.reshape(values.shape[0], *x.shape[1:])
     return SparseTensor(a.structure, values)
+
+
+def _kind(
+    a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None
+) -> tuple[Recipe, list[Tensor]]:
+    """The recipe of this kind of call, kept with the structure, and its tensors that change."""
+    a = rows_first(a)
+    s, v = a.structure, a.values
+    grad = isinstance(z, Tensor) and z.requires_grad and torch.is_grad_enabled()
+    prepare_at_second_use(s, grad)
+    if s.format == "csr" and s.row_of is None and not torch.compiler.is_compiling():
+        s.rows_stored()
+    if torch.compiler.is_compiling() or setting is not None:
+        recipe = _recipe(a, x, z, op, setting)
+    else:
+        kind = None if v is None else (v.dtype, *v.shape[1:])
+        key = ("sddmm", op, kind, told(x), told(z), place_of(s.device))
+        made = bundle_of(s).recipes
+        if key not in made:
+            made[key] = _recipe(a, x, z, op, None)
+        recipe = made[key]
+    if x.dim() != 2:
+        x, z = _flat(x, op), _flat(z, op)
+    return recipe, [x, z] if v is None else [v if v.is_contiguous() else v.contiguous(), x, z]
+
+
+def _flat(t: Tensor, op: str) -> Tensor:
+    """Rows as programs read them: one number is one feature, and trailing dimensions are one."""
+    return t[:, None] if t.dim() == 1 else t if op == "dot" else t.reshape(t.shape[0], -1)
 
 
 def _check(a: SparseTensor, x: Tensor, z: Tensor, op: str) -> None:
@@ -135,27 +160,26 @@ def weights(a: SparseTensor) -> int | None:
     return None if not trailing else trailing[0] if len(trailing) == 1 else -1
 
 
-def _call(
-    a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None
-) -> tuple[str, list[Tensor], list[int]]:
+def _recipe(a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None) -> Recipe:
+    """The first call of a kind checks and chooses."""
+    _check(a, x, z, op)
     name = f"sddmm_{op}{'_heads' * (op == 'dot' and x.dim() == 3)}"
     name += "_weighted" * (weights(a) is not None)
-    a = rows_first(a)
-    if (
-        a.structure.format == "csr"
-        and a.structure.row_of is None
-        and not torch.compiler.is_compiling()
-    ):
-        a.structure.rows_stored()
+    x, z = _flat(x, op), _flat(z, op)
     if setting is None and name == "sddmm_dot" and backend_of(x.device) == "triton":
         wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
         setting = NARROW if x.shape[1] <= NARROW["width"] else wide
-    prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
     made = bundle_of(a.structure)
-    values = [] if a.values is None else [a.values.contiguous()]
     ints = made.ints if setting is None else [*made.ints, pack(setting)]
-    text = text_of(name, "a", a, made, x=x, z=z)
-    return text, [*made.tensors, *values, x, z], ints
+    return Recipe(text_of(name, "a", a, made, x=x, z=z), list(made.tensors), list(ints))
+
+
+def _call(
+    a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None
+) -> tuple[str, list[Tensor], list[int]]:
+    """The operator's arguments."""
+    recipe, moving = _kind(a, x, z, op, setting)
+    return recipe.arguments(moving)
 
 
 @public

@@ -12,7 +12,7 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.args import dense_arg, program_text, told
 from tilewright.ops.backend import backend_of, place_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.plans import SETTINGS, listed, may_list
@@ -131,7 +131,7 @@ def _kind(
         key = (
             reduce,
             None if v is None else (v.dtype, *v.shape[1:]),
-            *_told(x),
+            *told(x),
             grad,
             place_of(s.device),
         )
@@ -149,13 +149,6 @@ def _call(
     """The operator's arguments."""
     recipe, moving = _kind(a, x, reduce, setting)
     return recipe.arguments(moving)
-
-
-def _told(x: Any) -> tuple[object, ...]:
-    """All that a call's validity and program depend on in x."""
-    if not isinstance(x, Tensor) or x.layout is not torch.strided:
-        return (None,)
-    return (x.dtype, x.shape, x.stride(), x.device)
 
 
 def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None) -> Recipe:

@@ -5,12 +5,13 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one, 
     last dense spatial loop       lanes (exact width, or tiles of it outermost)
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
-    variable reductions           serial, with gathers prefetched
+    long ones                     32 lanes of partial sums, added up at the end
+    variable reductions           serial, with gathers prefetched; entries likewise
 """
 
 from __future__ import annotations
 
-from tilewright.ir import flat
+from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const
 from tilewright.schedule import loop as step
 from tilewright.schedule.edit import loops
@@ -20,12 +21,16 @@ from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
+PARTS = 32
 
 
 def schedule_c(p: flat.Program, options: COptions) -> flat.Program:
     """Stage III -> stage III with grid, lanes and serial loops."""
     nest = nest_of(p)
     p = _features(p, nest, options)
+    for s in nest.spatial:
+        if not isinstance(s.lo, Const):
+            p = _early(p, s.var.name, options)
     for r in nest.reductions:
         p = _reduction(p, nest, r, options)
     return _threads(p, nest)
@@ -66,18 +71,35 @@ def feature_tile(extent: int, width: int) -> int:
 
 def _reduction(p: flat.Program, nest: Nest, r: Reduction, options: COptions) -> flat.Program:
     if r.variable:
-        try:
-            return prefetch(p, r.name, options.prefetch)
-        except ScheduleError:
-            return p
+        return _early(p, r.name, options)
     vector = all(f.monoid.name == "sum" and f.state for f in r.folds) and len(r.folds) == 1
     lanes = any(x.kind == "lane" for x in loops(p))
     if not vector or (lanes and r.depth == 0) or bounds_another(nest, r):
         return p
-    if isinstance(r.loop.hi, Const) and r.loop.hi.value <= options.width:
+    extent = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else 0
+    if extent >= 4 * PARTS and extent % PARTS == 0 and not lanes:
+        p = step.kind(step.split(p, r.name, PARTS), f"{r.name}_i", "lane")
+        return step.rfactor(p, f"{r.name}_i")
+    if 0 < extent <= options.width:
         return step.kind(p, r.name, "lane")
     p = step.split(p, r.name, options.width)
     return step.kind(p, f"{r.name}_i", "lane")
+
+
+def _early(p: flat.Program, name: str, options: COptions) -> flat.Program:
+    """Gathers of a loop over entries asked for ahead, if there are any."""
+    try:
+        return prefetch(p, name, options.prefetch)
+    except ScheduleError:
+        return p
+
+
+def vector_bits(p: flat.Program) -> int:
+    """The width of vectors that suits a scheduled program: narrow ones where all that lanes do is to be added up,
+    once for each number that is made."""
+    lanes = [x for x in loops(p) if x.kind == "lane"]
+    across = {x.var for x in lanes if any(isinstance(s, stmt.Fold | stmt.Join) for s in x.body)}
+    return 256 if across and all(x.var in across for x in lanes) else 512
 
 
 def _threads(p: flat.Program, nest: Nest) -> flat.Program:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Buffer, Load, Var, select
+from tilewright.ir.expr import Buffer, Const, Load, Var, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, walk
 from tilewright.schedule.edit import edit, find, illegal
 
 
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
-    """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early"""
+    """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early
+
+    Loops inside of it begin where they begin: the first element of a row is asked for.
+    """
     loop = find(p, name)
     gathers = _gathers(loop)
     if not gathers:
@@ -20,8 +23,11 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
 
     def rule(s: Loop) -> list[stmt.Stmt]:
         ahead = select(s.var + distance < s.hi, s.var + distance, s.var)
+        first = {n.var: n.lo for n in walk(s.body) if isinstance(n, Loop)}
         hints = [
-            stmt.Prefetch(x.buffer, substitute(x.indices, {let.var: Load(table, (ahead,))}))
+            stmt.Prefetch(
+                x.buffer, substitute(x.indices, {**first, let.var: Load(table, (ahead,))})
+            )
             for let, table, x in gathers
         ]
         at = max(s.body.index(let) for let, _ in _coordinates(s)) + 1
@@ -45,8 +51,9 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
 
 def _needs(loop: Loop, names: set[Var]) -> bool:
     """Whether an address needs values that are not known at the top of the body."""
-    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let | Loop)}
-    return bool(names & (made - {s.var for s, _ in _coordinates(loop)}))
+    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let)}
+    moving = {s.var for s in walk(loop.body) if isinstance(s, Loop) and not isinstance(s.lo, Const)}
+    return bool(names & ((made | moving) - {s.var for s, _ in _coordinates(loop)}))
 
 
 def _coordinates(loop: Loop) -> list[tuple[stmt.Let, Buffer]]:
