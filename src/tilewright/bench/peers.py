@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,8 +80,8 @@ def _numba_spmm(graph: Graph, values: Tensor, x: Tensor) -> Fn:
                 for f in range(x.shape[1]):
                     out[i, f] += v * x[j, f]
 
-    out = torch.empty(graph.rows, x.shape[1])
-    return _numba(product, (graph.indptr, graph.indices, values, x, out))
+    size = graph.rows, x.shape[1]
+    return _numba(product, (graph.indptr, graph.indices, values, x), size)
 
 
 def _numba_sddmm(graph: Graph, x: Tensor, z: Tensor) -> Fn:
@@ -94,14 +95,14 @@ def _numba_sddmm(graph: Graph, x: Tensor, z: Tensor) -> Fn:
                     total += x[i, f] * z[j, f]
                 out[p] = total
 
-    return _numba(product, (graph.indptr, graph.indices, x, z, torch.empty(graph.nnz)))
+    return _numba(product, (graph.indptr, graph.indices, x, z), (graph.nnz,))
 
 
-def _numba(product: Callable[..., None], tensors: tuple[Tensor, ...]) -> Fn:
-    """Compiled in parallel with fast arithmetic, as its users would; compiled before it is timed."""
+def _numba(product: Callable[..., None], tensors: tuple[Tensor, ...], size: tuple[int, ...]) -> Fn:
+    """Compiled in parallel with fast arithmetic, as its users would; each call makes its output, as all do."""
     import numba
 
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
     made = numba.njit(parallel=True, fastmath=True)(product)
     arrays = [t.numpy() for t in tensors]
-    return lambda: made(*arrays)
+    return lambda: made(*arrays, np.empty(size, np.float32))
