@@ -31,8 +31,11 @@ def dense_softmax(A: tw.SparseTensor, v: Tensor) -> Tensor:
     return scores.softmax(1).nan_to_num(0)
 
 
-@pytest.mark.parametrize("trailing", [(), (1,), (3,), (2, 3)], ids=str)
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format,trailing",
+    [*((f, (3,)) for f in FORMATS), ("csr", ()), ("coo", (2, 3)), ("csr", (1,))],
+    ids=str,
+)
 def test_against_torch(format: str, trailing: tuple[int, ...], where: Place) -> None:
     A, v = scored(format, trailing, torch.float64, where)
     got = tw.softmax(A.with_values(v))

@@ -16,17 +16,19 @@ from tilewright.view.rates import rates_of
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "float64": 8}
 
 
-def roofs(row: dict[str, Any], ms: float | None, dense: int = 2, stored: int = 2) -> dict[str, Any]:
+def roofs(row: dict[str, Any], ms: float | None, busy: bool = False) -> dict[str, Any]:
     """roof: the share of the time in which each byte could have been moved once, at a copy's speed.
 
-    dense: operands and results with `width` numbers for each row or column; stored: arrays with a number for
-    each entry. gather_gb_s: the rate at which rows of the dense operand came in, counted for every entry.
+    gather_gb_s: the rate at which rows of the dense operand came in, counted for every entry. busy: a copy's
+    speed cannot be told, since it is timed by the wall clock.
     """
     if not ms:
         return {"roof": None, "gather_gb_s": None}
     size = BYTES[row["dtype"]]
-    sides = (row["rows"] + row["cols"]) * row["width"] * size * dense / 2
-    once = sides + row["nnz"] * (4 + size * (stored - 1)) + 4 * row["rows"]
     gathered = row["nnz"] * row["width"] * size
-    rate = rates_of(torch.device(row["device"])).memory
-    return {"roof": once / rate * 1e3 / ms, "gather_gb_s": gathered / ms / 1e6}
+    made: dict[str, Any] = {"roof": None, "gather_gb_s": gathered / ms / 1e6}
+    if not busy:
+        sides = (row["rows"] + row["cols"]) * row["width"] * size
+        once = sides + row["nnz"] * (4 + size) + 4 * row["rows"]
+        made["roof"] = once / rates_of(torch.device(row["device"])).memory * 1e3 / ms
+    return made

@@ -54,7 +54,7 @@ def _case(run: Run, graph: Graph, width: int) -> dict[str, Any]:
     row["over_best"] = ratio(best, row["call_ms"])
     row["over_torch"] = ratio(row["torch_ms"], row["call_ms"])
     row["over_plain"] = ratio(row.get("plain_ms"), row.get("launch_ms"))
-    return row | roofs(row, row["call_ms"])
+    return row | roofs(row, row["call_ms"], run.options.busy)
 
 
 def _ours(

@@ -67,7 +67,7 @@ def _case(run: Run, graph: Graph, width: int, reduce: str, library: Any) -> dict
     for name, ms in run.cpus_ms(calls).items():
         row[f"{name}_ms"] = ms
     row |= spmm_report.cpu_derived(row)
-    return row | roofs(row, row["call_ms"])
+    return row | roofs(row, row["call_ms"], run.options.busy)
 
 
 def _ours(

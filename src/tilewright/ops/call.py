@@ -128,7 +128,7 @@ def arguments(name: str, held: dict[str, Any]) -> tuple[str, list[Tensor], list[
             continue
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
-        if first:
+        if first and (dense or len(held) == 1):
             arg, more, sizes = with_lists(arg, more, sizes, value, dense)
         first = False
         homes.append((value, arg))
