@@ -48,7 +48,7 @@ def measure(run: Run) -> int:
 
 
 def masks(data: Path, asked: tuple[str, ...], device: str) -> Iterator[Graph]:
-    """Every mask of every file, or of those asked for, as file/matrix; each shape and density once."""
+    """Every mask of every file, or of the files asked for, named file/matrix."""
     found = sorted(p for pattern in FILES for p in data.glob(pattern))
     for path in found:
         if asked and path.stem not in asked:
