@@ -23,7 +23,7 @@ LADDER = (
 ).split()
 TOP = ("__init__", "__main__")  # above the ladder: may import every part
 NO_TORCH = {"support", "ir", "analysis", "lowering", "schedule", "codegen"}
-OPTIONAL = {"triton", "scipy", "rich", "matplotlib", "cupy", "torch_geometric", "tqdm"}
+OPTIONAL = {"triton", "scipy", "rich", "matplotlib", "cupy", "torch_geometric", "tqdm", "numba"}
 # Device code lives in codegen, which prints it, and in these runtime primitives. Nowhere else.
 PRIMITIVES: tuple[str, ...] = ()
 KERNEL_TEXT = re.compile(

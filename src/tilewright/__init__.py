@@ -12,7 +12,18 @@ from tilewright.formats import rules
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as _functions
 from tilewright.language.trace import axes
-from tilewright.ops import attention, einsum, linear, program, sddmm, spmm, tune
+from tilewright.ops import (
+    attention,
+    bsr_matmul,
+    einsum,
+    linear,
+    program,
+    sddmm,
+    softmax,
+    spmm,
+    spmv,
+    tune,
+)
 from tilewright.ops.doors import block_mask, graph, ragged
 from tilewright.support.errors import TilewrightError
 from tilewright.support.version import VERSION
@@ -26,6 +37,7 @@ __all__ = [
     "attention",
     "axes",
     "block_mask",
+    "bsr_matmul",
     "einsum",
     "explain",
     "graph",
@@ -35,7 +47,9 @@ __all__ = [
     "ragged",
     "rules",
     "sddmm",
+    "softmax",
     "spmm",
+    "spmv",
     "tune",
 ]
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tilewright.bench import (
+    bsr,
     check,
     graphs,
     machine,
@@ -277,8 +278,11 @@ class _Plan:
     """A launch made of torch's own product."""
 
     setting: dict[str, Any] = {}
+    kernel = SimpleNamespace(seconds=0.0)
 
-    def __init__(self, a: SparseTensor, x: torch.Tensor, setting: object = None) -> None:
+    def __init__(
+        self, a: SparseTensor, x: torch.Tensor, setting: object = None, reduce: str = "sum"
+    ) -> None:
         self.a, self.x = a.to_torch(), x
         self.out = torch.empty(a.shape[0], x.shape[1])
 
@@ -296,7 +300,8 @@ def test_cpu_suite_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Over an operator that stands in for the package's own."""
-    module = SimpleNamespace(spmm=lambda a, x: a.to_torch() @ x, plan=_Plan, SETTINGS=[])
+    product = lambda a, x, reduce="sum": a.to_torch() @ x
+    module = SimpleNamespace(spmm=product, plan=_Plan, SETTINGS=[])
     monkeypatch.setattr(subject, "op", lambda name: module)
     made = _cpu_suite(tmp_path / "r.json")
     (row,) = made["rows"]
@@ -310,6 +315,59 @@ def _has_operator() -> bool:
         return importlib.util.find_spec("tilewright.ops.spmm") is not None
     except ImportError:
         return False
+
+
+def suite(path: Path, *asked: str) -> dict[str, Any]:
+    assert main([*asked, "--device", "cpu", "--quick", "--busy", "--json", str(path)]) == 0
+    return machine.read(path)
+
+
+def test_reductions_and_peers_of_the_cpu_suite(tmp_path: Path) -> None:
+    asked = ("spmm", "--graphs", "tiny", "--widths", "32", "--reduces", "sum,max")
+    made = suite(tmp_path / "r.json", *asked)
+    assert [row["reduce"] for row in made["rows"]] == ["sum", "max"]
+    assert all(
+        row["plain_ms"] > 0 and row["over_best"] > 0 and row["gather_gb_s"] > 0
+        for row in made["rows"]
+    )
+    assert "one thread" in made["summary"]["clock"]
+
+
+def test_sddmm_on_the_cpu(tmp_path: Path) -> None:
+    (row,) = suite(tmp_path / "r.json", "sddmm", "--graphs", "tiny", "--widths", "32")["rows"]
+    assert row["ok"] and row["plain_ms"] > 0 and row["over_best"] > 0
+
+
+def test_blocks_on_the_cpu(tmp_path: Path) -> None:
+    made = suite(tmp_path / "r.json", "bsr", "--widths", "16")
+    assert len(made["rows"]) == 8 and all(row["ok"] for row in made["rows"])
+    assert set(made["summary"]["break_even"]) == {"16 x 16", "32 x 16", "64 x 16", "128 x 16"}
+
+
+def test_break_even_ends_at_the_first_loss() -> None:
+    ratios = {0.1: 2.0, 0.25: 1.1, 0.35: 0.9, 0.5: 1.2}
+    rows = [{"block": 16, "columns": 8, "density": d, "over_dense": r} for d, r in ratios.items()]
+    assert bsr.break_even(rows) == {"16 x 8": 0.25}
+
+
+def test_pruned_masks_on_the_cpu(tmp_path: Path) -> None:
+    held = {"names": np.array(["a", "b"])}
+    for name in held["names"]:
+        g = graphs.few_entries(40, "cpu")
+        held |= {f"{name}.indptr": g.indptr.numpy(), f"{name}.indices": g.indices.numpy()}
+        held[f"{name}.shape"] = np.array([40, 40])
+    np.savez(tmp_path / "dlmc_small.npz", **held)
+    asked = ("pruned", "--data", str(tmp_path), "--widths", "8")
+    made = suite(tmp_path / "r.json", *asked)
+    assert [row["mask"] for row in made["rows"]] == ["dlmc_small/a", "dlmc_small/b"]
+    assert sum(made["summary"]["chosen"].values()) == 2 and made["summary"]["points"]
+
+
+def test_infinite_places_have_to_agree() -> None:
+    wanted = torch.tensor([[1.0, float("-inf")]], dtype=torch.float64)
+    assert check.compare(wanted.float(), wanted).ok
+    assert not check.compare(torch.tensor([[1.0, 0.0]]), wanted).ok
+    assert not check.compare(torch.tensor([[float("inf"), float("-inf")]]), wanted).ok
 
 
 @pytest.mark.skipif(not _has_operator(), reason="no operator yet")

@@ -107,6 +107,26 @@ def attention(d: int, dtype: torch.dtype = BF16, backward: bool = False) -> Call
     return go
 
 
+def softmax_backward() -> None:
+    A = graph(F32, True)
+    v = torch.ones(A.nnz, 8, requires_grad=True)
+    tw.softmax(A.with_values(v)).values.sum().backward()
+
+
+def block_product(size: int, dtype: torch.dtype, columns: int = 512) -> Callable[[], Any]:
+    def go() -> None:
+        w = torch.ones(256, 256, dtype=dtype)
+        A = tw.SparseTensor.from_dense(w, format="bsr", block=(size, size))
+        tw.bsr_matmul(A, torch.ones(256, columns, dtype=dtype))
+
+    return go
+
+
+def heads(prepared: bool) -> tw.SparseTensor:
+    A = graph(F32, prepared)
+    return A.with_values(torch.ones(A.nnz, 4))
+
+
 def blocks(
     size: int, dtype: torch.dtype, rows: int = 0, setting: dict[str, int] | None = None
 ) -> Callable[[], Any]:
@@ -187,6 +207,13 @@ CASES: dict[str, Callable[[], Any]] = {
     "sddmm-dot-bf16": sddmm("dot", BF16, 128),
     **{f"sddmm-dot-listed-{n}": sddmm_listed(d) for n, d in (("f32", F32), ("bf16", BF16))},
     "sddmm-add-f32": sddmm("add", F32, 8),
+    "sddmm-dot-heads-f32": lambda: tw.sddmm(graph(F32), *(torch.ones(64, 4, 32) for _ in "xz")),
+    "spmm-batch-f32": lambda: tw.spmm(graph(F32, True), torch.ones(3, 64, 64)),
+    "spmm-heads-f32": lambda: tw.spmm(heads(True), torch.ones(64, 4, 32)),
+    "spmv-f32": lambda: tw.spmv(graph(F32, True), torch.ones(64)),
+    "softmax-backward-f32": softmax_backward,
+    **{f"bsr-{b}-bf16": block_product(b, BF16) for b in (16, 32, 64, 128)},
+    "bsr-32-f16-columns-200": block_product(32, F16, 200),
     "rows-bf16-128x256x64": rows(BF16, 128, 256, 64, 8),
     "rows-bf16-64x128x64": rows(BF16, 64, 128, 64, 4),
     "rows-f16-128x128x64": rows(F16, 128, 128, 64, 8),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from tilewright.bench import attention, formats, regret, rows, sddmm, spmm
-from tilewright.bench.suite import Options, Run
+from tilewright.bench import attention, bsr, formats, pruned, regret, rows, sddmm, spmm
+from tilewright.bench.suite import DTYPES, Options, Run
 from tilewright.support.errors import error
 
 SUITES = {
@@ -21,6 +21,8 @@ SUITES = {
     "attention": attention.measure,
     "formats": formats.measure,
     "regret": regret.measured,
+    "bsr": bsr.measure,
+    "pruned": pruned.measure,
 }
 
 
@@ -39,6 +41,14 @@ def parser() -> argparse.ArgumentParser:
     option("--settings", type=int, help="number of tile settings to time")
     option("--graphs", help="names, separated by commas")
     option("--widths", help="feature widths, separated by commas")
+    option("--dtypes", help="fp32, bf16, fp16, separated by commas")
+    option("--reduces", default="sum", help="sum, mean, max, min, separated by commas (spmm)")
+    option("--threads", type=int, help="CPU threads; default: torch's")
+    option(
+        "--busy",
+        action="store_true",
+        help="for a CPU that others use: one thread, processor time of the fastest call",
+    )
     option("--limit", type=float, default=280.0, help="seconds after which no case begins")
     option("--workers", type=int, default=14, help="processes that compile ahead; 0: none")
     option("--tune", action="store_true", help="tune before the operator is timed (spmm)")
@@ -53,12 +63,21 @@ def _folder(given: Path | None, name: str) -> Path | None:
     return given
 
 
+def _among(given: str | None, known: tuple[str, ...], name: str) -> tuple[str, ...]:
+    made = tuple(given.split(",")) if given else ()
+    if not set(made) <= set(known):
+        raise error("argument", where="bench", name=name, got=given, expected=f"some of {known}")
+    return made
+
+
 def options(args: argparse.Namespace) -> Options:
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise error(
             "argument", where="bench", name="--device", got="cuda", expected="cpu: there is no GPU"
         )
+    if args.threads or args.busy:
+        torch.set_num_threads(1 if args.busy else args.threads)
     return Options(
         device=device,
         data=_folder(args.data, "--data"),
@@ -73,6 +92,9 @@ def options(args: argparse.Namespace) -> Options:
         tune=args.tune,
         flex=args.flex,
         nnz=args.nnz,
+        dtypes=_among(args.dtypes, tuple(DTYPES), "--dtypes"),
+        reduces=_among(args.reduces, ("sum", "mean", "max", "min"), "--reduces"),
+        busy=args.busy,
     )
 
 

@@ -35,8 +35,14 @@ class PowerLaw:
 GENERATED = {
     "tiny": PowerLaw(2_000, 16_000, 0.9, 500),
     "arxiv-sized": PowerLaw(169_343, 1_166_243, 0.9, 20_000),
+    "proteins-sized": PowerLaw(132_534, 39_561_252, 0.6, 7_750),
     "reddit-sized": PowerLaw(232_965, 114_615_892, 0.8, 25_000),
 }
+REAL = (
+    *("cora", "citeseer", "pubmed", "amazon_photo", "amazon_computers", "coauthor_cs"),
+    *("coauthor_physics", "musae_github", "flickr_attr", "ppi_homo_sapiens", "snap_email_enron"),
+    *("snap_cit_hepph", "snap_soc_epinions1", "snap_ego_twitter"),
+)
 ON_HOST = 5_000_000  # up to here generated on the host: the same graph on every device
 
 

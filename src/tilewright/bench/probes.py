@@ -112,6 +112,23 @@ def attention(
     return lambda: probe.attention[grid](*args, **named), out
 
 
+def bsr_matmul(
+    probe: ModuleType,
+    blocks: tuple[Tensor, Tensor, Tensor],
+    x: Tensor,
+    setting: dict[str, Any],
+) -> tuple[Launch, Tensor]:
+    """The block product; blocks: int32 CSR of the blocks, and the blocks themselves."""
+    indptr, indices, values = blocks
+    rows, b, columns = indptr.numel() - 1, values.shape[1], x.shape[1]
+    out = torch.empty(rows * b, columns, dtype=x.dtype, device=x.device)
+    named = {"B": b, "BN": setting["width"]}
+    named |= {"num_warps": setting["warps"], "num_stages": setting["stages"]}
+    grid = (rows * -(-columns // setting["width"]),)
+    args = indptr, indices, values, x, out, columns, rows
+    return lambda: probe.bsr_matmul[grid](*args, **named), out
+
+
 def compile_spmm_c(folder: Path | None, width: int) -> Any:
     """The C probe for one width, by its documented flags; None where there is no probe or no compiler.
 

@@ -12,15 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, graphs, subject, timing, vendor
+from tilewright.bench import check, graphs, sddmm_cpu, subject, timing, vendor
 from tilewright.bench.graphs import Graph
-from tilewright.bench.suite import Run, dtype_name, dtype_of, fastest, seeded, spelled
+from tilewright.bench.roof import roofs
+from tilewright.bench.suite import (
+    Run,
+    dtype_name,
+    dtype_of,
+    dtypes_of,
+    fastest,
+    seeded,
+    spelled,
+)
 from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
 
-GRAPHS = "cora pubmed amazon_computers musae_github snap_ego_twitter".split()
+GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 GENERATED_GRAPHS = ["tiny", "arxiv-sized"]
-WIDTHS = (32, 128)
+WIDTHS, KNOWN_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
 KEYS = ("edges", "width", "warps")
 TILES = (
@@ -46,6 +55,8 @@ REFERENCE_US = {
 def measure(run: Run) -> int:
     options = run.options
     device = options.device
+    if device == "cpu":
+        return sddmm_cpu.measure(run)
     usual = GRAPHS if options.data else GENERATED_GRAPHS
     names = graphs.chosen(options.data, options.graphs, usual)
     names = names[:2] if options.quick else names
@@ -55,13 +66,13 @@ def measure(run: Run) -> int:
             {"width": width, "dtype": dtype_name(dtype), "setting": setting}
             for width in sorted(widths, reverse=True)
             for setting in [*_settings(run, width), None]
-            for dtype in DTYPES
+            for dtype in dtypes_of(run, DTYPES)
         ]
     )
     loaded = [graphs.load(name, options.data, device) for name in names]
     warming.wait()
     for graph in loaded:
-        for dtype in DTYPES if device == "cuda" else DTYPES[:1]:
+        for dtype in dtypes_of(run, DTYPES):
             for width in widths:
                 case = f"{graph.name} {width} {dtype_name(dtype)}"
                 if run.late:
@@ -97,22 +108,22 @@ def _case(
     z = torch.randn(graph.cols, width, generator=seeded(device, 2), device=device).to(dtype)
     reference = check.sddmm_reference(graph.indptr, graph.indices, x, z)
     row: dict[str, Any] = {"case": case, "graph": graph.name, "nnz": graph.nnz, "width": width}
-    row |= {"dtype": dtype_name(dtype), "ok": True, "settings": []}
-    known = REFERENCE_US.get((graph.name, row["dtype"])) if width in WIDTHS else None
-    row["reference_us"] = known[WIDTHS.index(width)] if known else None
+    row |= {"dtype": dtype_name(dtype), "ok": True, "settings": [], "device": device}
+    row |= {"rows": graph.rows, "cols": graph.cols}
+    known = REFERENCE_US.get((graph.name, row["dtype"])) if width in KNOWN_WIDTHS else None
+    row["reference_us"] = known[KNOWN_WIDTHS.index(width)] if known else None
     _torch(run, row, graph, x, z)
     a = _pattern(graph)
-    if device == "cuda":
-        _vendor(run, row, graph, x, z, reference)
-        _settings_of(run, row, a, x, z, reference)
+    _vendor(run, row, graph, x, z, reference)
+    _settings_of(run, row, a, x, z, reference)
     _public(run, row, a, x, z, reference)
     peers = [ms for ms in (row.get("vendor_ms"), row.get("torch_device_ms")) if ms]
     row["best_ms"] = least([s["ms"] for s in row["settings"]]) or row.get("eager_ms")
     row["over_peer"] = ratio(min(peers, default=None), row["best_ms"])
     row["over_torch_eager"] = ratio(row.get("torch_eager_ms"), row.get("eager_ms"))
-    us = row["best_ms"] * 1e3 if row["best_ms"] and device == "cuda" else None
+    us = row["best_ms"] * 1e3 if row["best_ms"] else None
     row["over_reference"] = ratio(row["reference_us"], us)
-    return row
+    return row | roofs(row, row["best_ms"])
 
 
 def _torch(run: Run, row: dict[str, Any], graph: Graph, x: Tensor, z: Tensor) -> None:
@@ -123,13 +134,8 @@ def _torch(run: Run, row: dict[str, Any], graph: Graph, x: Tensor, z: Tensor) ->
         a = graph.torch_csr(torch.zeros(graph.nnz, dtype=x.dtype, device=x.device))
         zt = z.t()
         call = lambda: torch.sparse.sampled_addmm(a, x, zt, beta=0.0)
-        row["torch_eager_ms"] = _wall(run, call)
-        if run.options.device == "cuda":
-            row["torch_device_ms"] = timing.eager_cold_ms(call)
-
-
-def _wall(run: Run, call: timing.Fn) -> float:
-    return timing.eager_ms(call) if run.options.device == "cuda" else timing.cpu_ms(call)
+        row["torch_eager_ms"] = timing.eager_ms(call)
+        row["torch_device_ms"] = timing.eager_cold_ms(call)
 
 
 def _vendor(
@@ -178,7 +184,7 @@ def _public(
         out = made.explicit_values() if isinstance(made, SparseTensor) else made
         told = check.compare(out, reference)
         row |= {"error": told.error, "ok": row["ok"] and told.ok}
-        row["eager_ms"] = _wall(run, lambda: sddmm(a, x, z))
+        row["eager_ms"] = timing.eager_ms(lambda: sddmm(a, x, z))
 
 
 def _report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ algorithm; the public operator against torch's `A @ x` by the wall clock. Every 
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,15 +21,14 @@ from torch import Tensor
 from tilewright.bench import check, graphs, probes, spmm_cpu, spmm_report, subject, timing, vendor
 from tilewright.bench.beside import beside
 from tilewright.bench.graphs import Graph
-from tilewright.bench.suite import Run, dtype_name, dtype_of, seeded
+from tilewright.bench.roof import roofs
+from tilewright.bench.suite import Run, dtype_name, dtype_of, dtypes_of, seeded
 from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 
-GRAPHS = (
-    "cora pubmed amazon_computers musae_github snap_ego_twitter arxiv-sized reddit-sized".split()
-)
+GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 QUICK_GRAPHS = "cora tiny arxiv-sized".split()
-WIDTHS, QUICK_WIDTHS = (32, 128, 512), (32, 128)
+WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
 SETTINGS, QUICK_SETTINGS = 10, 3
 PEER_SLACK = 4.0  # a peer may round more often
@@ -66,12 +66,12 @@ def measure(run: Run) -> int:
     probe = probes.load(run.options.probes, "spmm_units")
     for graph in loaded.values():
         work: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        for dtype in DTYPES:
+        for dtype in dtypes_of(run, DTYPES):
             with run.part(f"{graph.name} {dtype_name(dtype)}"):
                 held = _subject(graph, dtype, work)
-                for width in widths:
+                for width, reduce in itertools.product(widths, run.options.reduces):
                     if not run.late:
-                        _add_case(run, held, width, settings, probe)
+                        _add_case(run, held, width, reduce, settings, probe)
     text, summary = spmm_report.cuda(run.rows, overhead)
     return run.finish(text, {**summary, "cusparse": vendor.version()})
 
@@ -103,11 +103,18 @@ def _subject(graph: Graph, dtype: torch.dtype, work: dict[tuple[int, ...], Any])
 
 
 def _add_case(
-    run: Run, held: Subject, width: int, settings: list[dict[str, Any]], probe: ModuleType | None
+    run: Run,
+    held: Subject,
+    width: int,
+    reduce: str,
+    settings: list[dict[str, Any]],
+    probe: ModuleType | None,
 ) -> None:
+    """Reductions but sum have neither a vendor's algorithm nor a probe."""
     case = f"{held.graph.name} {width} {dtype_name(held.values.dtype)}"
+    case += "" if reduce == "sum" else f" {reduce}"
     with run.part(case):
-        row = _case(run, case, held, width, settings, probe)
+        row = _case(run, case, held, width, reduce, settings, probe if reduce == "sum" else None)
         run.add(row)
         run.say(
             f"{case}: best {cell(row.get('best_ms'))} ms, vendor {cell(row.get('vendor_ms'))} ms"
@@ -119,16 +126,18 @@ def _case(
     case: str,
     held: Subject,
     width: int,
+    reduce: str,
     settings: list[dict[str, Any]],
     probe: ModuleType | None,
 ) -> dict[str, Any]:
     graph, dtype = held.graph, held.values.dtype
     x = torch.randn(graph.cols, width, generator=seeded("cuda", width), device="cuda").to(dtype)
-    reference = check.spmm_reference(graph.indptr, graph.indices, held.values, x)
+    reference = check.reduce_reference(graph.indptr, graph.indices, held.values, x, reduce)
     row: dict[str, Any] = {"case": case, "graph": graph.name, "rows": graph.rows, "ok": True}
+    row |= {"reduce": reduce, "cols": graph.cols, "device": "cuda"}
     row |= {"nnz": graph.nnz, "width": width, "dtype": dtype_name(dtype)}
     row |= {"longest_row": graph.longest, "prepare_ms": held.prepare_ms}
-    vendor_call = _vendor(run, row, held, x, reference)
+    vendor_call = _vendor(run, row, held, x, reference) if reduce == "sum" else None
     plans = _all_settings(run, row, held, x, reference, settings, probe)
     _public(run, row, held, x, reference)
     best = min(row["settings"], key=lambda s: s["ms"], default=None)
@@ -138,7 +147,8 @@ def _case(
         if vendor_call:  # side by side: these two figures make the claim
             with run.peer(f"{case} vendor in turns"):
                 row["best_ms"], row["vendor_ms"] = timing.graphs_ms([launch, vendor_call.run])
-    return row | spmm_report.derived(row)
+    row |= spmm_report.derived(row)
+    return row | roofs(row, row.get("best_ms"))
 
 
 def _vendor(
@@ -189,7 +199,7 @@ def _all_settings(
     row["settings"] = []
     for setting in settings:
         with run.part(f"{row['case']} {setting}"):
-            plan = subject.op("spmm").plan(held.a, x, setting=setting)
+            plan = subject.op("spmm").plan(held.a, x, setting=setting, reduce=row["reduce"])
             full = {**setting, **plan.setting}
             made = _one(run, row["case"], held, x, reference, plan, full, probe)
             row["settings"].append(made)
@@ -233,11 +243,14 @@ def _public(run: Run, row: dict[str, Any], held: Subject, x: Tensor, reference: 
             began = time.perf_counter()
             row["tuned_setting"] = subject.tune("spmm", held.a, x)
             row["tune_s"] = time.perf_counter() - began
-        told = check.compare(spmm(held.a, x), reference)
+        how = row["reduce"]
+        told = check.compare(spmm(held.a, x, reduce=how), reference)
         row |= {"error": told.error, "ok": row["ok"] and told.ok}
-        both = timing.eagers_ms([lambda: spmm(held.a, x), lambda: held.a_torch @ x])
-        row["eager_ms"], row["torch_eager_ms"] = both
-        chosen = subject.op("spmm").plan(held.a, x, setting=None)
+        calls: list[timing.Fn] = [lambda: spmm(held.a, x, reduce=how)]
+        calls += [lambda: held.a_torch @ x] if how == "sum" else []
+        took = [*timing.eagers_ms(calls), None]
+        row["eager_ms"], row["torch_eager_ms"] = took[:2]
+        chosen = subject.op("spmm").plan(held.a, x, setting=None, reduce=how)
         row |= {"chosen_ms": timing.graph_ms(chosen.launch), "chosen_setting": chosen.setting}
 
 
@@ -263,7 +276,7 @@ def _tasks(
         {"rows": rows, "width": width, "dtype": dtype_name(dtype), "setting": setting}
         for width in sorted(widths, reverse=True)
         for setting in [*settings, None]
-        for dtype in DTYPES
+        for dtype in dtypes_of(run, DTYPES)
     ]
 
 

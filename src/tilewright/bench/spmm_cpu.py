@@ -1,21 +1,23 @@
-"""SpMM on the CPU, beside torch CSR, SciPy and a hand-written C kernel; float32."""
+"""SpMM on the CPU, beside torch CSR (MKL), SciPy, Numba, a plain loop and a hand-written C kernel; float32."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, graphs, machine, probes, spmm_report, subject, timing
+from tilewright.bench import check, graphs, machine, peers, probes, spmm_report, subject, timing
 from tilewright.bench.graphs import Graph
+from tilewright.bench.roof import roofs
 from tilewright.bench.suite import Run, seeded
 from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 
-GRAPHS = "cora pubmed amazon_computers arxiv-sized".split()
+GRAPHS = (*graphs.REAL, "arxiv-sized")
 QUICK_GRAPHS = "cora tiny".split()
-WIDTHS, QUICK_WIDTHS = (32, 128, 512), (32, 128)
+WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 BUSY = 0.2  # cores that others may use
 
 
@@ -29,68 +31,71 @@ def measure(run: Run) -> int:
     for name in names:
         graph = graphs.load(name, options.data, "cpu")
         for width in widths:
-            if run.late:
-                break
-            with run.part(f"{name} {width}"):
-                row = _case(run, graph, width, libraries[width])
-                run.add(row)
-                run.say(
-                    f"{row['case']}: {cell(row['call_ms'])} ms, torch {cell(row['torch_ms'])} ms"
-                )
+            for reduce in options.reduces:
+                if run.late:
+                    break
+                with run.part(f"{name} {width} {reduce}"):
+                    row = _case(run, graph, width, reduce, libraries[width])
+                    run.add(row)
+                    run.say(f"{row['case']}: {cell(row['call_ms'])} ms, {cell(row['over_best'])}x")
     overhead: dict[str, float] = {}
     with run.part("call overhead"):
         overhead = call_overhead()
     text, summary = spmm_report.cpu(run.rows, overhead)
-    if busy is not None and busy > BUSY:
-        text += f"\nNOTE other processes kept {busy:.1f} cores busy: do not trust these times"
-    return run.finish(text, {**summary, "busy_cores": busy})
+    text += busy_note(run, busy)
+    return run.finish(text, {**summary, "busy_cores": busy, "clock": run.clock})
 
 
-def _case(run: Run, graph: Graph, width: int, library: Any) -> dict[str, Any]:
+def busy_note(run: Run, busy: float | None) -> str:
+    if busy is None or busy <= BUSY:
+        return ""
+    advice = run.clock if run.options.busy else "do not trust these times (or use --busy)"
+    return f"\nNOTE other processes kept {busy:.1f} cores busy: {advice}"
+
+
+def _case(run: Run, graph: Graph, width: int, reduce: str, library: Any) -> dict[str, Any]:
     values = torch.randn(graph.nnz, generator=seeded("cpu"))
     x = torch.randn(graph.cols, width, generator=seeded("cpu", width))
-    reference = check.spmm_reference(graph.indptr, graph.indices, values, x)
-    row: dict[str, Any] = {"case": f"{graph.name} {width}", "graph": graph.name, "width": width}
-    row |= {"rows": graph.rows, "nnz": graph.nnz, "dtype": "fp32"}
-    calls = _peers(run, graph, values, x, library)
-    calls |= _ours(run, row, graph.torch_csr(values), x, reference)
-    for name, ms in timing.cpus_ms(calls, 0.1 if run.options.quick else 0.3).items():
-        row[f"{name}_ms"] = ms
-    return row | spmm_report.cpu_derived(row)
-
-
-def _peers(run: Run, graph: Graph, values: Tensor, x: Tensor, library: Any) -> dict[str, timing.Fn]:
-    a_torch = graph.torch_csr(values)
-    calls: dict[str, timing.Fn] = {"torch": lambda: a_torch @ x}
-    arrays = values.numpy(), graph.indices.numpy(), graph.indptr.numpy()
-    try:
-        import scipy.sparse
-    except ImportError:
-        run.say("SciPy is not there")
-    else:
-        a_scipy = scipy.sparse.csr_array(arrays, shape=(graph.rows, graph.cols))
-        dense = x.numpy()
-        calls["scipy"] = lambda: a_scipy @ dense
-    if library is not None:
+    reference = check.reduce_reference(graph.indptr, graph.indices, values, x, reduce)
+    row: dict[str, Any] = {"case": f"{graph.name} {width} {reduce}", "graph": graph.name}
+    row |= {"width": width, "reduce": reduce, "rows": graph.rows, "cols": graph.cols}
+    row |= {"nnz": graph.nnz, "dtype": "fp32", "device": "cpu", "longest_row": graph.longest}
+    calls = peers.spmm_peers(run, graph, values, x, reduce)
+    if library is not None and reduce == "sum":
         calls["probe"], _ = probes.spmm_c(library, graph.indptr, graph.indices, values, x)
-    return calls
+    calls |= _ours(run, row, graph.torch_csr(values), x, reference, reduce)
+    for name, ms in run.cpus_ms(calls).items():
+        row[f"{name}_ms"] = ms
+    row |= spmm_report.cpu_derived(row)
+    return row | roofs(row, row["call_ms"], run.options.busy)
 
 
 def _ours(
-    run: Run, row: dict[str, Any], a_torch: Tensor, x: Tensor, reference: Tensor
+    run: Run, row: dict[str, Any], a_torch: Tensor, x: Tensor, reference: Tensor, reduce: str
 ) -> dict[str, timing.Fn]:
-    """The public operator, checked, and its bound launch where it has one."""
-    a, spmm = SparseTensor.from_torch(a_torch), subject.function("spmm")
+    """The public operator, checked, its bound launch, and the same statement unscheduled."""
+    spmm = subject.function("spmm")
+    right = lambda out: check.compare(out, reference)
+    began = time.perf_counter()
+    a = SparseTensor.from_torch(a_torch)
     a.prepare()
-    told = check.compare(spmm(a, x), reference)
-    row |= {"error": told.error, "ok": told.ok}
-    calls: dict[str, timing.Fn] = {"call": lambda: spmm(a, x)}
+    row["convert_ms"] = (time.perf_counter() - began) * 1e3
+    began = time.perf_counter()
+    told = right(spmm(a, x, reduce=reduce))
+    row |= {"error": told.error, "ok": told.ok, "first_ms": (time.perf_counter() - began) * 1e3}
+    calls: dict[str, timing.Fn] = {"call": lambda: spmm(a, x, reduce=reduce)}
     with run.part(f"{row['case']} plan"):
-        plan = subject.op("spmm").plan(a, x, setting=None)
+        plan = subject.op("spmm").plan(a, x, setting=None, reduce=reduce)
         check.poison(plan.out)
         plan.launch()
-        row["ok"] = told.ok and check.compare(plan.out, reference).ok
+        row["ok"] = told.ok and right(plan.out).ok
+        row["compile_s"] = plan.kernel.seconds
         calls["launch"] = plan.launch
+        with run.peer("plain loop"):
+            loop, out = peers.plain(plan)
+            loop()
+            if right(out).ok:
+                calls["plain"] = loop
     return calls
 
 

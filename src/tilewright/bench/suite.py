@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
-from tilewright.bench import machine
+from tilewright.bench import machine, timing
 
 WARM_LIMIT_S = 100.0
 TRACES = 3  # failures told in full
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class Options:
     tune: bool = False
     flex: bool = False
     nnz: int | None = None
+    dtypes: tuple[str, ...] = ()
+    reduces: tuple[str, ...] = ("sum",)
+    busy: bool = False
 
 
 @dataclass
@@ -60,6 +64,20 @@ class Run:
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self.began
+
+    @property
+    def clock(self) -> str:
+        """How CPU times are taken."""
+        if self.options.busy:
+            return "processor time of the fastest call, one thread"
+        return f"median wall clock, {torch.get_num_threads()} threads"
+
+    def cpus_ms(self, calls: Mapping[str, timing.Fn]) -> dict[str, float]:
+        """CPU times in turns."""
+        seconds = 0.1 if self.options.quick else 0.3
+        if self.options.busy:
+            return timing.cpus_ms(calls, seconds, of=min, clock=time.process_time)
+        return timing.cpus_ms(calls, seconds)
 
     @property
     def late(self) -> bool:
@@ -173,7 +191,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    return DTYPES[name]
+
+
+def dtypes_of(run: Run, usual: tuple[torch.dtype, ...]) -> tuple[torch.dtype, ...]:
+    """Those asked for, else the usual ones."""
+    return tuple(DTYPES[name] for name in run.options.dtypes) or usual
 
 
 def seeded(device: str, seed: int = 1) -> torch.Generator:

@@ -269,7 +269,7 @@ class _Bind:
     def result_dtype(self) -> str:
         made = "b1"
         for n in self.traced.inputs:
-            if self.specs[n].values and not self.only_indexes(n):
+            if self.specs[n].values and n not in self.traced.kept and not self.only_indexes(n):
                 made = promote(made, self.specs[n].dtype)
         return "f32" if made == "b1" else made
 
@@ -299,7 +299,8 @@ class _Bind:
             return grown(name, dtype, t, trail, Buffer(name, dtype, shape, "out"), "out")
         hints = dict(self.traced.sized).get(name)
         shape = tuple(self.out_dim(name, d, ix, hints) for d, ix in enumerate(target.indices))
-        dtype = self.acc if self.traced.wide else self.result_dtype()
+        wide = self.traced.wide or name in self.traced.kept
+        dtype = self.acc if wide else self.result_dtype()
         if isinstance(value, Reduce) and value.monoid.name in ("argmax", "argmin"):
             dtype = "i64"
         if isinstance(value, Reduce) and value.part > 0:

@@ -62,10 +62,14 @@ SLOPES: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 @dataclass(frozen=True)
 class Gradient:
-    """`first`: intermediates, in order. `of`: for each input, programs whose results are added."""
+    """`first`: intermediates, in order. `of`: for each input, programs whose results are added.
+
+    saved: outputs of the forward program that these programs read.
+    """
 
     first: tuple[Traced, ...]
     of: dict[str, tuple[Traced, ...]]
+    saved: tuple[str, ...] = ()
 
 
 def gradient(t: Traced) -> Gradient:

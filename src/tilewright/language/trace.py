@@ -40,7 +40,8 @@ class Traced:
     """A program over references.
 
     sized: the shape of outputs that indices alone do not tell. unique: index lists that name nothing twice.
-    wide: outputs keep the accumulator's dtype (intermediates).
+    wide: outputs keep the accumulator's dtype (intermediates). kept: tensors that do so by name, and that say
+    nothing of the dtype of what is made of them.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Traced:
     sized: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
     unique: tuple[str, ...] = ()
     wide: bool = False
+    kept: tuple[str, ...] = ()
 
     def ref(self, name: str) -> Ref:
         return next(r for r in self.refs if r.name == name)

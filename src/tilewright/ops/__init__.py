@@ -5,11 +5,14 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.arithmetic import add, matmul, multiply
 from tilewright.ops.attention import attention
+from tilewright.ops.bsr_matmul import bsr_matmul
 from tilewright.ops.einsum import einsum
 from tilewright.ops.linear import linear
 from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
+from tilewright.ops.softmax import softmax
 from tilewright.ops.spmm import spmm
+from tilewright.ops.spmv import spmv
 from tilewright.ops.tuning import tune
 from tilewright.support.places import public
 
@@ -28,4 +31,15 @@ SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused
 SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 
-__all__ = ["attention", "einsum", "linear", "program", "sddmm", "spmm", "tune"]
+__all__ = [
+    "attention",
+    "bsr_matmul",
+    "einsum",
+    "linear",
+    "program",
+    "sddmm",
+    "softmax",
+    "spmm",
+    "spmv",
+    "tune",
+]

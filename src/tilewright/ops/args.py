@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from tilewright.formats.parts import Parts
@@ -136,6 +138,13 @@ def dense_arg(name: str, t: Tensor) -> Arg:
 def dense_key(t: Tensor) -> tuple[object, ...]:
     """What `dense_arg` depends on: cheap to compare."""
     return (t.dtype, t.dim(), None if t.is_contiguous() else t.stride())
+
+
+def told(t: Any) -> tuple[object, ...]:
+    """All that a call's validity and program depend on in a dense argument."""
+    if not isinstance(t, Tensor) or t.layout is not torch.strided:
+        return (None,)
+    return (t.dtype, t.shape, t.stride(), t.device)
 
 
 def _unit_dim(t: Tensor) -> int:

@@ -31,13 +31,18 @@ def backward(
     floats: Sequence[float],
     grads: Sequence[Tensor | None],
     needs: Sequence[bool],
+    saved: Sequence[Tensor] = (),
 ) -> list[Tensor | None]:
+    """saved: the outputs that `Template.saved` names."""
     made = entry(program, backend_of(tensors[0].device), tensors[0].get_device())
     traced = made.template.traced
     s = traced.body[0]
     try:
         with locating(source_of(s), s):
-            return _gradients(run, made, tensors, ints, floats, grads, needs)
+            work = _Work(run, made, tensors, ints, floats)
+            for k, t in zip(made.template.saved, saved, strict=True):
+                work.add(traced.outputs[k], t)
+            return _gradients(work, made, grads, needs)
     except TilewrightError as why:
         if why.vague:
             why.where = f"the gradient of {plain(traced.name)}"
@@ -45,15 +50,8 @@ def backward(
 
 
 def _gradients(
-    run: Callable[..., list[Tensor]],
-    made: Entry,
-    tensors: Sequence[Tensor],
-    ints: Sequence[Any],
-    floats: Sequence[float],
-    grads: Sequence[Tensor | None],
-    needs: Sequence[bool],
+    work: _Work, made: Entry, grads: Sequence[Tensor | None], needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    work = _Work(run, made, tensors, ints, floats)
     outs = made.template.traced.outputs
     for k, g in enumerate(grads[1:], 1):
         if g is not None:
@@ -63,7 +61,7 @@ def _gradients(
                 got=f"output {outs[k]} has none",
             )
     if grads[0] is None:
-        return [None] * len(tensors)
+        return [None] * len(needs)
     work.add_gradient(f"d_{outs[0]}", grads[0])
     wanted = [n for n, need in zip(made.names, needs, strict=True) if need]
     gradient = made.template.grad
@@ -146,10 +144,12 @@ class _Work:
         )
         self.tensors[name] = g
 
+    def add(self, name: str, t: Tensor) -> None:
+        self.args[name] = dense_arg(name, t)
+        self.tensors[name] = t
+
     def add_result(self, t: Traced) -> None:
-        made = self.result(t)
-        self.args[t.outputs[0]] = dense_arg(t.outputs[0], made)
-        self.tensors[t.outputs[0]] = made
+        self.add(t.outputs[0], self.result(t))
 
     def result(self, t: Traced) -> Tensor:
         if t.name not in TEMPLATES:

@@ -31,7 +31,7 @@ class Launch:
     ) -> None:
         self.choice = choice
         device = next(t.device for t in tensors)
-        step = entry(program, backend_of(device), tensors[0].get_device()).steps[0]
+        step = self.step = entry(program, backend_of(device), tensors[0].get_device()).steps[0]
         self.tensors, self.ints, self.floats = list(tensors), list(ints), list(floats)
         if step.missing:
             self.tensors += step.derive(self.tensors, self.ints)

@@ -161,7 +161,7 @@ def arguments(
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
         arg = replace(arg, ordered=True) if label in ordered else arg
-        if not homes:
+        if not homes and (dense or len(held) == 1):
             arg, more, sizes = with_lists(arg, more, sizes, value, dense, name, listing)
         homes.append((value, arg))
         args.append(arg)
@@ -230,9 +230,10 @@ def with_lists(
     """The same argument with the work lists of a prepared structure, for programs over its rows."""
     dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
     s = a.structure
-    if not dense or not may_list(s, dense[-1], setting):
+    x = dense[-1] if dense else a.values
+    if x is None or not may_list(s, x, setting):
         return arg, tensors, ints
-    x = dense[-1]
+    span = x.shape[-1] if dense or x.dim() > stored_rank(s) else 1
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
 
     def case() -> Case:
@@ -241,7 +242,7 @@ def with_lists(
         return Case(key, "lists", shapes, s, x.device)
 
     name = f"{program} {arg.dtype}"
-    names, more, numbers = listed(s, x.shape[-1], x.dtype, grad, setting, name, case)
+    names, more, numbers = listed(s, span, x.dtype, grad, setting, name, case)
     at = len(arg.arrays)
     made = replace(arg, arrays=(*arg.arrays, *names))
     return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]

@@ -107,6 +107,12 @@ def entry(program: str, backend: str, device: int = -1) -> Entry:
     return Entry(program, backend, device)
 
 
+@cache
+def saved_outputs(program: str) -> tuple[int, ...]:
+    """The outputs that the gradient of a program reads."""
+    return template(read_program(program)[0]).saved
+
+
 def structure_of(out: Tensor_, program: Program, args: Sequence[Arg]) -> Arg | None:
     """The argument whose structure an output has, if it is sparse."""
     if not out.sparse:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import backward
-from tilewright.ops.entry import entry
+from tilewright.ops.entry import entry, saved_outputs
 from tilewright.support.places import public
 
 _LIBRARY = torch.library.Library("tilewright", "DEF")
@@ -65,7 +65,7 @@ class _Run(torch.autograd.Function):
             with _below_autograd():
                 outs = _RUN(program, list(tensors), ints, floats)
         ctx.program, ctx.ints, ctx.floats, ctx.count = program, ints, floats, len(tensors)
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors, *(outs[k] for k in saved_outputs(program)))
         ctx.set_materialize_grads(False)
         return tuple(outs)
 
@@ -73,7 +73,9 @@ class _Run(torch.autograd.Function):
     @public
     def backward(ctx: Any, *grads: Any) -> Any:
         needs = ctx.needs_input_grad[3:]
-        made = backward(run, ctx.program, ctx.saved_tensors, ctx.ints, ctx.floats, grads, needs)
+        held = ctx.saved_tensors
+        tensors, saved = held[: ctx.count], held[ctx.count :]
+        made = backward(run, ctx.program, tensors, ctx.ints, ctx.floats, grads, needs, saved)
         return (None, None, None, *made)
 
 

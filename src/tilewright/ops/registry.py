@@ -1,6 +1,7 @@
 """Templates: every traced program by name, with its gradient, made once.
 
 register(traced)                 # under its name; users' programs carry a hash
+register(traced, own)            # with a gradient of its own, in programs as well
 template("spmm_sum").grad        # reverse mode, when somebody asks
 """
 
@@ -20,9 +21,10 @@ from tilewright.support.places import locating
 
 @dataclass(frozen=True)
 class Template:
-    """A traced program and what follows from it."""
+    """A traced program and what follows from it. own: a gradient written by hand, instead of reverse mode."""
 
     traced: Traced
+    own: Gradient | None = None
 
     @cached_property
     def steps(self) -> tuple[Traced, ...]:
@@ -54,8 +56,16 @@ class Template:
             body=(s,),
         )
 
+    @property
+    def saved(self) -> tuple[int, ...]:
+        """Which outputs the gradient reads: they are kept for it."""
+        names = self.own.saved if self.own else ()
+        return tuple(k for k, n in enumerate(self.traced.outputs) if n in names)
+
     @cached_property
     def grad(self) -> Gradient:
+        if self.own is not None:
+            return self.own
         s = self.traced.body[0]
         try:
             with locating(source_of(s), s):
@@ -68,8 +78,8 @@ class Template:
 TEMPLATES: dict[str, Template] = {}
 
 
-def register(traced: Traced) -> Template:
-    made = TEMPLATES[traced.name] = Template(traced)
+def register(traced: Traced, own: Gradient | None = None) -> Template:
+    made = TEMPLATES[traced.name] = Template(traced, own)
     return made
 
 

@@ -1,7 +1,14 @@
-"""tw.sddmm: e[i, j] = a[i, j] * (x[i] op z[j]) at the stored entries of a."""
+"""tw.sddmm: e[i, j] = a[i, j] * (x[i] op z[j]) at the stored entries of a.
+
+In: a pattern, with values or not, and a row of x and of z for each row and column. Out: values on the pattern.
+
+    e = sddmm(G, s_dst, s_src, op="add").map(F.leaky_relu)       # values [E, H]
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,12 +17,12 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import E_LIST, dense_arg, program_text
-from tilewright.ops.backend import backend_of, cpu_backend
+from tilewright.ops.args import E_LIST, dense_arg, program_text, told
+from tilewright.ops.backend import backend_of, cpu_backend, place_of
 from tilewright.ops.bound import Launch
-from tilewright.ops.choice import Subject
-from tilewright.ops.library import run
+from tilewright.ops.choice import Choice, Subject
 from tilewright.ops.plans import segments_of
+from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
@@ -25,6 +32,7 @@ from tilewright.ops.sparse import (
     prepare_at_second_use,
     rows_first,
     sparse_arg,
+    stored_rank,
     text_of,
 )
 from tilewright.ops.subject import chosen, subject_of
@@ -35,7 +43,15 @@ from tilewright.support.places import public
 NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 64, "warps": 2}
 WIDE_HALF: Setting = {"edges": 32, "width": 64, "warps": 4}
-OPS = ("dot", "add", "sub", "mul", "div")
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "max": fn.maximum,
+    "min": fn.minimum,
+}
+OPS = ("dot", *BINARY)
 
 
 def sddmm_dot(a: Param, x: Param, z: Param, e: Param) -> None:
@@ -43,98 +59,145 @@ def sddmm_dot(a: Param, x: Param, z: Param, e: Param) -> None:
     e[i, j] = a[i, j] * fn.sum(f, x[i, f] * z[j, f])
 
 
-def sddmm_add(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] + z[j, h])
+def sddmm_dot_heads(a: Param, x: Param, z: Param, e: Param) -> None:
+    i, j, h, f = axes("i j h f")
+    e[i, j, h] = a[i, j] * fn.sum(f, x[i, h, f] * z[j, h, f])
 
 
-def sddmm_sub(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] - z[j, h])
+def sddmm_dot_heads_weighted(a: Param, x: Param, z: Param, e: Param) -> None:
+    i, j, h, f = axes("i j h f")
+    e[i, j, h] = a[i, j, h] * fn.sum(f, x[i, h, f] * z[j, h, f])
 
 
-def sddmm_mul(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] * z[j, h])
+def elementwise(op: str, weighted: bool) -> Callable[..., None]:
+    """A function of two numbers for each entry and head; weighted: a has a value for each head, too."""
+
+    def edges(a: Param, x: Param, z: Param, e: Param) -> None:
+        i, j, h = axes("i j h")
+        e[i, j, h] = (a[i, j, h] if weighted else a[i, j]) * BINARY[op](x[i, h], z[j, h])
+
+    edges.__name__ = f"sddmm_{op}{'_weighted' * weighted}"
+    return edges
 
 
-def sddmm_div(a: Param, x: Param, z: Param, e: Param) -> None:
-    i, j, h = axes("i j h")
-    e[i, j, h] = a[i, j] * (x[i, h] / z[j, h])
-
-
-for _program in (sddmm_dot, sddmm_add, sddmm_sub, sddmm_mul, sddmm_div):
+for _program in (sddmm_dot, sddmm_dot_heads, sddmm_dot_heads_weighted):
     register(trace(_program))
+for _op in BINARY:
+    for _weighted in (False, True):
+        register(trace(elementwise(_op, _weighted)))
 
 
 @public
 def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     """Values on A's structure, from a row of x and a row of z for each stored entry.
 
-    dot: A[i, j] * sum over f of x[i, f] * z[j, f]; add, sub, mul, div: A[i, j] * (x[i, h] op z[j, h]), values
-    [nnz, h]. Without values A counts as ones. The result keeps the order of A's entries.
+    dot: A[i, j] * sum over f of x[i, f] * z[j, f]; rows with heads, [n, heads, f], give values [nnz, heads].
+    add, sub, mul, div, max, min: A[i, j] * (x[i, ...] op z[j, ...]), values [nnz, ...].
+    Without values A counts as ones; values [nnz, heads] multiply head by head. The order of A's entries is kept.
 
     >>> e = sddmm(G, s_dst, s_src, op="add")
     """
-    a = as_sparse(A, "sddmm(A, x, z)")
-    if op not in OPS:
-        raise error(
-            "argument", where="sddmm(A, x, z)", name="op", got=repr(op), expected=f"one of {OPS}"
-        )
-    vector = isinstance(x, Tensor) and isinstance(z, Tensor) and x.dim() == z.dim() == 1
-    if vector:
-        x, z = x[:, None], z[:, None]
-    values = run(*_call(a, x, z, op, None))[0]
-    if vector and op != "dot":
-        values = values[:, 0]
+    a = A if type(A) is SparseTensor else as_sparse(A, "sddmm(A, x, z)")
+    recipe, moving = _kind(a, x, z, op, None)
+    values = recipe(moving)[0]
+    if op != "dot" and x.dim() != 2:
+        values = values.reshape(values.shape[0], *x.shape[1:])
     return SparseTensor(a.structure, values)
+
+
+def _kind(
+    a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None
+) -> tuple[Recipe, list[Tensor]]:
+    """The recipe of this kind of call, kept with the structure, and its tensors that change."""
+    a = rows_first(a)
+    s, v = a.structure, a.values
+    grad = isinstance(z, Tensor) and z.requires_grad and torch.is_grad_enabled()
+    prepare_at_second_use(s, grad)
+    if s.format == "csr" and s.row_of is None and not torch.compiler.is_compiling():
+        s.rows_stored()
+    if torch.compiler.is_compiling() or setting is not None:
+        recipe = _recipe(a, x, z, op, setting)
+    else:
+        kind = None if v is None else (v.dtype, *v.shape[1:])
+        key = ("sddmm", op, kind, told(x), told(z), place_of(s.device))
+        made = bundle_of(s).recipes
+        if key not in made:
+            made[key] = _recipe(a, x, z, op, None)
+        recipe = made[key]
+    if x.dim() != 2:
+        x, z = _flat(x, op), _flat(z, op)
+    return recipe, [x, z] if v is None else [v if v.is_contiguous() else v.contiguous(), x, z]
+
+
+def _flat(t: Tensor, op: str) -> Tensor:
+    """Rows as programs read them: one number is one feature, and trailing dimensions are one."""
+    return t[:, None] if t.dim() == 1 else t if op == "dot" else t.reshape(t.shape[0], -1)
+
+
+def _check(a: SparseTensor, x: Tensor, z: Tensor, op: str) -> None:
+    where = "sddmm(A, x, z)"
+    if op not in OPS:
+        raise error("argument", where=where, name="op", got=repr(op), expected=f"one of {OPS}")
+    for name, t, side in (("x", x, 0), ("z", z, 1)):
+        rank = t.dim() if isinstance(t, Tensor) else 2
+        limit = 3 if op == "dot" else rank
+        check_dense(where, name, t, min(max(rank, 1), limit), a.device, "A")
+        if t.shape[0] != a.shape[side]:
+            what = ("row", "column")[side]
+            expected = f"{a.shape[side]} rows, one for each {what} of A"
+            raise error("shape", where=where, name=name, got=tuple(t.shape), expected=expected)
+    if x.shape[1:] != z.shape[1:]:
+        expected = f"rows of shape {tuple(x.shape[1:])}, as x"
+        raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
+    heads = x.shape[1] if x.dim() == (3 if op == "dot" else 2) else None
+    if weights(a) is not None and weights(a) != heads:
+        got = tuple(a.explicit_values().shape)
+        expected = "one value for each entry" + (
+            f", or {heads}, one for each head" if heads else ""
+        )
+        raise error("shape", where=where, name="the values of A", got=got, expected=expected)
+
+
+def weights(a: SparseTensor) -> int | None:
+    """How many heads the values have; None if they have no such dimension."""
+    trailing = () if a.values is None else a.values.shape[stored_rank(a.structure) :]
+    return None if not trailing else trailing[0] if len(trailing) == 1 else -1
+
+
+def _recipe(a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None) -> Recipe:
+    """The first call of a kind checks and chooses."""
+    _check(a, x, z, op)
+    name = f"sddmm_{op}{'_heads' * (op == 'dot' and x.dim() == 3)}"
+    name += "_weighted" * (weights(a) is not None)
+    x, z = _flat(x, op), _flat(z, op)
+    s, made = a.structure, bundle_of(a.structure)
+    text, ints = text_of(name, "a", a, made, x=x, z=z), list(made.ints)
+    choice = Choice(setting if setting is not None else usual(x, name), "given")
+    if setting is None and not torch.compiler.is_compiling():
+        key = (text, x.shape[1:], cpu_backend())
+        tensors = [*made.tensors, *([] if a.values is None else [a.values]), x, z]
+        choice = chosen(made.choices, key, text, tensors, s, choice.setting)
+    if choice.setting.get("chunk"):
+        parts = segments_of(s, choice.setting)
+        arg = sparse_arg("a", a, (*made.arrays, *E_LIST))
+        text = program_text(name, (arg, dense_arg("x", x), dense_arg("z", z)))
+        ints += [parts.slots, pack(choice.setting)]
+        return Recipe(text, [*made.tensors, parts.units, parts.segs], ints, choice)
+    ints += [pack(choice.setting)] if choice.setting else []
+    return Recipe(text, list(made.tensors), ints, choice)
 
 
 def _call(
     a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
-    where = "sddmm(A, x, z)"
-    for name, t, side in (("x", x, 0), ("z", z, 1)):
-        check_dense(where, name, t, 2, a.device, "A")
-        if t.shape[0] != a.shape[side]:
-            what = ("row", "column")[side]
-            expected = f"{a.shape[side]} rows, one for each {what} of A"
-            raise error("shape", where=where, name=name, got=tuple(t.shape), expected=expected)
-    if x.shape[1] != z.shape[1]:
-        expected = f"{x.shape[1]} features, as many as x"
-        raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
-    a = rows_first(a)
-    if (
-        a.structure.format == "csr"
-        and a.structure.row_of is None
-        and not torch.compiler.is_compiling()
-    ):
-        a.structure.rows_stored()
-    prepare_at_second_use(a.structure, torch.is_grad_enabled() and z.requires_grad)
-    made = bundle_of(a.structure)
-    values = [] if a.values is None else [a.values.contiguous()]
-    text = text_of(f"sddmm_{op}", "a", a, made, x=x, z=z)
-    tensors = [*made.tensors, *values, x, z]
-    if setting is None and torch.compiler.is_compiling():
-        setting = usual(x, op)
-    elif setting is None:
-        key = (text, x.shape[1], cpu_backend())
-        choice = made.choices.get(key)
-        if choice is None:
-            choice = chosen(made.choices, key, text, tensors, a.structure, usual(x, op))
-        setting = choice.setting
-    if setting.get("chunk"):
-        parts = segments_of(a.structure, setting)
-        arg = sparse_arg("a", a, (*made.arrays, *E_LIST))
-        text = program_text(f"sddmm_{op}", (arg, dense_arg("x", x), dense_arg("z", z)))
-        tensors = [*made.tensors, parts.units, parts.segs, *values, x, z]
-        return text, tensors, [*made.ints, parts.slots, pack(setting)]
-    return text, tensors, [*made.ints, pack(setting)] if setting else made.ints
+    """The operator's arguments."""
+    recipe, moving = _kind(a, x, z, op, setting)
+    return recipe.arguments(moving)
 
 
-def usual(x: Tensor, op: str) -> Setting:
+def usual(x: Tensor, name: str) -> Setting:
     """Tiles by width and dtype."""
-    if op != "dot" or backend_of(x.device) != "triton":
+    if name != "sddmm_dot" or backend_of(x.device) != "triton":
         return {}
     wide = WIDE_HALF if x.dtype.itemsize == 2 else WIDE
     return NARROW if x.shape[1] <= NARROW["width"] else wide

@@ -66,6 +66,23 @@ def as_rows(a: SparseTensor) -> SparseTensor:
     return SparseTensor(entries, v.index_select(0, csr.perm))
 
 
+def as_blocks(a: SparseTensor) -> SparseTensor:
+    """bsr of a dbsr matrix, over the same values: block rows that hold nothing are put back."""
+    s = a.structure
+    if not isinstance(s, Tree) or not s.format.startswith("dbsr."):
+        return a
+    made = s.plans.get("blocks")
+    if made is None:
+        block = s.values_shape[1], s.values_shape[2]
+        rows, indptr = s.arrays["indices0"], s.arrays["indptr1"]
+        counts = indptr.new_zeros(-(-s.shape[0] // block[0]) + 1)
+        counts = counts.index_copy(0, rows.long() + 1, indptr.diff())
+        starts = counts.cumsum(0).to(indptr.dtype)
+        made = Structure("bsr", s.shape, starts, s.arrays["indices1"], block=block, check=False)
+        s.plans["blocks"] = made
+    return SparseTensor(made, a.values)
+
+
 def unordered(a: SparseTensor) -> bool:
     """Whether a search might miss entries: general formats keep any order, and a place may have several entries."""
     s = a.structure

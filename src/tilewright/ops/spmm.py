@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.args import dense_arg, program_text, told
 from tilewright.ops.backend import backend_of, cpu_backend, place_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Case, Choice, Subject, program_key
@@ -21,6 +23,8 @@ from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.spaces import SETTINGS
 from tilewright.ops.sparse import (
+    as_blocks,
+    as_rows,
     as_sparse,
     bundle_of,
     check_dense,
@@ -35,6 +39,8 @@ from tilewright.support.errors import error
 from tilewright.support.places import public
 
 REDUCE = ("sum", "mean", "max", "min")
+# rows are the lanes of a vector's kernel: a warp of them
+VECTOR: Setting = {"rows": 32, "unroll": 4, "long": 64, "chunk": 1024, "warps": 1}
 
 
 def spmm_sum(a: Param, x: Param, y: Param) -> None:
@@ -57,37 +63,68 @@ def spmm_min(a: Param, x: Param, y: Param) -> None:
     y[i, f] = fn.min(j, a[i, j] * x[j, f])
 
 
-def spmm_heads_sum(a: Param, x: Param, y: Param) -> None:
-    i, j, h, f = axes("i j h f")
-    y[i, h, f] = fn.sum(j, a[i, j, h] * x[j, h, f])
+def shaped(reduce: str, batch: bool, heads: bool, vector: bool) -> Callable[..., None]:
+    """The same with a leading batch of x, with trailing heads of values and x, or of a vector x[j]."""
+
+    def product(a: Param, x: Param, y: Param) -> None:
+        i, j = axes("i j")
+        b, h, f = axes("b" * batch), axes("h" * heads), axes("f" * (not vector))
+        y[*b, i, *h, *f] = getattr(fn, reduce)(j, a[i, j, *h] * x[*b, j, *h, *f])
+
+    product.__name__ = program_name(reduce, batch, heads, vector)
+    return product
 
 
-for _program in (spmm_sum, spmm_mean, spmm_max, spmm_min, spmm_heads_sum):
+def program_name(reduce: str, batch: bool, heads: bool, vector: bool) -> str:
+    """spmm_sum, spmm_batch_max, spmm_batch_heads_mean, spmv_min ..."""
+    return f"{'spmv' if vector else 'spmm'}_{'batch_' * batch}{'heads_' * heads}{reduce}"
+
+
+KINDS = ((True, False, False), (False, True, False), (True, True, False), (False, False, True))
+for _program in (spmm_sum, spmm_mean, spmm_max, spmm_min):
     register(trace(_program))
+for _reduce in REDUCE:
+    for _kind_of in KINDS:
+        register(trace(shaped(_reduce, *_kind_of)))
 
 
 @public
 def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum") -> Tensor:
     """y[i, f] = reduce over j of A[i, j] * x[j, f], over stored entries.
 
-    A: [n, m] torch CSR/CSC/COO/BSR, SciPy or SparseTensor; x: [m, features] (or [m] for a vector).
-    values: other values on A's structure. Rows with nothing stored give 0 (sum, mean), -inf (max), inf (min).
+    A: [n, m] torch CSR/CSC/COO/BSR, SciPy or SparseTensor; x: [m, features], [m] for a vector, or with batches
+    in front, [..., m, features]. values: other values on A's structure. Values with heads, [nnz, heads], go with
+    x: [..., m, heads, features]. Rows with nothing stored give 0 (sum, mean), -inf (max), inf (min).
+    Equal maxima (minima) share the gradient evenly, as in torch.amax.
 
     >>> y = spmm(A, x, reduce="mean")
     """
     a = A if type(A) is SparseTensor else as_sparse(A, "spmm(A, x)")
     if values is not None:
         a = a.with_values(values)
-    if isinstance(x, Tensor) and x.dim() == 1:
-        return spmm(a, x[:, None], reduce=reduce)[:, 0]
+    if isinstance(a.structure, Tree):
+        a = walkable(a, x)
+    if isinstance(x, Tensor) and x.dim() > 3:
+        batch = x.shape[: -2 - has_heads(a)]
+        if len(batch) > 1:
+            made = spmm(a, x.flatten(0, len(batch) - 1), reduce=reduce)
+            return made.unflatten(0, batch)
     recipe, moving = _kind(a, x, reduce, None)
     return recipe(moving)[0]
+
+
+def walkable(a: SparseTensor, x: Any) -> SparseTensor:
+    """A general format as products walk it: dbsr as blocks; for gradients, the others as csr."""
+    a = as_blocks(a)
+    wanted = any(isinstance(t, Tensor) and t.requires_grad for t in (x, a.values))
+    return as_rows(a) if wanted and torch.is_grad_enabled() else a
 
 
 def _kind(
     a: SparseTensor, x: Tensor, reduce: str, setting: Setting | None
 ) -> tuple[Recipe, list[Tensor]]:
     """The recipe of this kind of call, kept with the structure, and its tensors that change."""
+    a = rows_first(a)
     v, s = a.values, a.structure
     grad = x.requires_grad and torch.is_grad_enabled() if isinstance(x, Tensor) else False
     if s.transposed is None:
@@ -98,8 +135,8 @@ def _kind(
     else:
         key = (
             reduce,
-            None if v is None else (v.dtype, v.dim()),
-            *_told(x),
+            None if v is None else (v.dtype, *v.shape[1:]),
+            *told(x),
             grad,
             place_of(s.device),
         )
@@ -119,32 +156,27 @@ def _call(
     return recipe.arguments(moving)
 
 
-def _told(x: Any) -> tuple[object, ...]:
-    """All that a call's validity and program depend on in x."""
-    if not isinstance(x, Tensor) or x.layout is not torch.strided:
-        return (None,)
-    return (x.dtype, x.shape, x.stride(), x.device)
-
-
 def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None) -> Recipe:
     """The first call of a kind checks, converts and plans."""
-    heads = a.values is not None and a.values.dim() - stored_rank(a.structure) == 1
+    heads = has_heads(a)
     _check(a, x, reduce, heads)
-    name = f"heads_{reduce}" if heads else reduce
-    a = rows_first(a)
+    name = program_name(reduce, x.dim() == 3 + heads, heads, x.dim() == 1)
     made = bundle_of(a.structure)
     arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
     s, args = a.structure, (sparse_arg("a", a, arrays), dense_arg("x", x))
+    span = 1 if x.dim() == 1 else x.shape[-1]
     choice = Choice(setting, "given") if setting is not None else None
     if may_list(s, x, setting):
-        program = program_key(f"spmm_{name}", args)
+        if x.dim() == 1 and choice is None:
+            choice, setting = Choice(VECTOR, "default"), VECTOR
+        program = program_key(name, args)
         case = lambda: Case(program, "lists", (tuple(x.shape),), s, x.device)
-        choice = choice or choose(s, x.shape[-1], x.dtype, program, case)
-        names, more, plan_ints = listed(s, x.shape[-1], x.dtype, grad, setting, program, case)
+        choice = choice or choose(s, span, x.dtype, program, case)
+        names, more, plan_ints = listed(s, span, x.dtype, grad, setting, program, case)
         args = (sparse_arg("a", a, (*arrays, *names)), args[1])
         tensors += more
         ints += plan_ints
-    text = program_text(f"spmm_{name}", args)
+    text = program_text(name, args)
     if choice is None and not torch.compiler.is_compiling():
         moving = [x] if a.values is None else [a.values, x]
         key = (text, x.shape, cpu_backend())
@@ -160,14 +192,20 @@ def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:
         raise error(
             "argument", where=where, name="reduce", got=repr(reduce), expected=f"one of {REDUCE}"
         )
-    check_dense(where, "x", x, 3 if heads else 2, a.device, "A")
-    if x.shape[0] != a.shape[1]:
+    given = x.dim() if isinstance(x, Tensor) else 2
+    rank = 2 + heads if given < 2 + heads and (heads or given != 1) else min(given, 3 + heads)
+    check_dense(where, "x", x, rank, a.device, "A")
+    if x.shape[rank == 3 + heads] != a.shape[1]:
         expected = f"{a.shape[1]} rows, one for each column of A"
         raise error("shape", where=where, name="x", got=tuple(x.shape), expected=expected)
-    if heads and reduce != "sum":
-        raise error(
-            "argument", where=where, name="reduce", got=reduce, expected="sum with head values"
-        )
+    if heads and a.values is not None and x.shape[-2] != a.values.shape[-1]:
+        expected = f"{a.values.shape[-1]} heads, as many as the values"
+        raise error("shape", where=where, name="x", got=tuple(x.shape), expected=expected)
+
+
+def has_heads(a: SparseTensor) -> bool:
+    """Whether values have one trailing dimension more than the structure."""
+    return a.values is not None and a.values.dim() - stored_rank(a.structure) == 1
 
 
 @public

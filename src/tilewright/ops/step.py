@@ -51,6 +51,7 @@ NARROW = 1 << 31
 REMEMBERED = 4096
 VECTOR = 16
 DEPTH = 64  # of one step of a product over blocks
+EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add up
 
 
 class Step:
@@ -200,7 +201,8 @@ class Step:
     def classify(self) -> None:
         """Which sizes are widths (compiled by class) and whether there are rows to list.
 
-        Widths are the contiguous dimensions of dense inputs; an output's own last dimension is a coarse one.
+        Widths are the contiguous dimensions of inputs, dense ones and those inside of stored entries; an
+        output's own last dimension is a coarse one.
         """
         p = self.bound.program
         flat = lower_to_flat(lower_to_position(p))
@@ -216,6 +218,8 @@ class Step:
                 arg = self.args.get(t.name)
                 unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
                 widths.setdefault(self.name_of_size(t.shape[unit]))
+            elif t.role == "in" and t.sparse and len(t.shape) > rank(t):
+                widths.setdefault(self.name_of_size(t.shape[-1]))
         self.widths = [w for w in widths if w not in held]
         last = [self.name_of_size(t.shape[-1]) for t in p.outputs if not t.sparse and t.shape]
         self.coarse = [n for n in last if n not in held and n not in self.widths]
@@ -459,6 +463,8 @@ class Step:
                 extent = sizes.get(text(reduce[0].loop.hi), 64)
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
                 made["whole"] = int(extent <= made["width"])
+        if not self.nest.reductions and len(self.nest.free) > 1:
+            made.setdefault("edges", max(1, EDGE_TILE // made["width"]))
         made.setdefault("rows", 8 if self.nest.rows is not None else 1)
         made.setdefault("warps", 4)
         made.setdefault("stages", 3)

@@ -5,14 +5,15 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     last dense spatial loop       lanes (exact width, or tiles of it outermost)
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
-    variable reductions           serial, with gathers prefetched
+    long ones                     32 lanes of partial sums, added up at the end
+    variable reductions           serial, with gathers prefetched; entries likewise
     searches with growing keys    from the place before
 """
 
 from __future__ import annotations
 
 from tilewright.analysis.merge import growing
-from tilewright.ir import flat
+from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
@@ -25,12 +26,16 @@ from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
+PARTS = 32
 
 
 def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     """Stage III -> stage III with grid, lanes and serial loops."""
     nest = nest_of(p)
     s = _features(Scheduled(p), nest, options)
+    for x in nest.spatial:
+        if not isinstance(x.lo, Const):
+            s = _early(s, x.var.name, options)
     for r in nest.reductions:
         s = _reduction(s, nest, r, options)
     return _follow(_threads(s))
@@ -77,20 +82,37 @@ def feature_tile(extent: int, width: int) -> int:
 
 def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Scheduled:
     if r.variable:
-        if not options.prefetch:
-            return s
-        try:
-            return s.then("prefetch", r.name, options.prefetch)
-        except ScheduleError:
-            return s
+        return _early(s, r.name, options)
     vector = all(f.monoid.name == "sum" and f.state for f in r.folds) and len(r.folds) == 1
     lanes = any(x.kind == "lane" for x in loops(s.program))
     if not vector or (lanes and r.depth == 0) or bounds_another(nest, r):
         return s
-    if isinstance(r.loop.hi, Const) and r.loop.hi.value <= options.width:
+    extent = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else 0
+    if extent >= 4 * PARTS and extent % PARTS == 0 and not lanes:
+        s = s.then("split", r.name, PARTS).then("kind", f"{r.name}_i", "lane")
+        return s.then("rfactor", f"{r.name}_i")
+    if 0 < extent <= options.width:
         return s.then("kind", r.name, "lane")
     s = s.then("split", r.name, options.width)
     return s.then("kind", f"{r.name}_i", "lane")
+
+
+def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
+    """Gathers of a loop over entries asked for ahead, if there are any."""
+    if not options.prefetch:
+        return s
+    try:
+        return s.then("prefetch", name, options.prefetch)
+    except ScheduleError:
+        return s
+
+
+def vector_bits(p: flat.Program) -> int:
+    """The width of vectors that suits a scheduled program: narrow ones where all that lanes do is to be added up,
+    once for each number that is made."""
+    lanes = [x for x in loops(p) if x.kind == "lane"]
+    across = {x.var for x in lanes if any(isinstance(s, stmt.Fold | stmt.Join) for s in x.body)}
+    return 256 if across and all(x.var in across for x in lanes) else 512
 
 
 def _threads(s: Scheduled) -> Scheduled:

@@ -47,7 +47,8 @@ def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
         s = _segments(s, nest, setting)
     else:
         s = _entries(s, nest, setting)
-    return _rest_to_grid(s, nest)
+    s = _rest_to_grid(s, nest)
+    return _tiles_first(s, nest) if nest.blocks and setting.get("outer") else s
 
 
 def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Scheduled:
@@ -76,9 +77,6 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
             s = _cut(s, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
         elif not r.variable:
             s = _dense_reduction(s, nest, r, setting)
-    first, last = (nest.spatial[k].var.name for k in (0, -1))
-    if setting.get("outer") and any(x.var.name == f"{last}_o" for x in loops(s.program)):
-        return s.then("kind", first, "grid").then("order", f"{last}_o", first)
     return s
 
 
@@ -90,6 +88,13 @@ def _several(s: Scheduled, outer: str, inner: str, blocks: int) -> Scheduled:
         .then("kind", inner, "lane")
     )
     return s.then("fuse", f"{outer}_i", inner)
+
+
+def _tiles_first(s: Scheduled, nest: Nest) -> Scheduled:
+    """Feature tiles outermost, so that the tile of the dense side stays in the second-level cache."""
+    grids = [x.var.name for x in loops(s.program) if x.kind == "grid"]
+    last = f"{nest.spatial[-1].var.name}_o"
+    return s.then("order", last, *(g for g in grids if g != last)) if last in grids else s
 
 
 def _cut(s: Scheduled, name: str, extent: int, size: int, outer: str) -> Scheduled:
@@ -146,7 +151,10 @@ def _segments(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
 
 
 def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
-    """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`)."""
+    """Dense spatial loops: the last in lanes (or, when it is the only one beside reductions, `edges`).
+
+    Without a reduction the first takes `edges` lanes as well: one program would else have a few numbers to do.
+    """
     dense = [
         r
         for r in nest.reductions
@@ -165,7 +173,13 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
             if len(folds) == 1 and folds[0].monoid.joins:
                 s = s.then("rfactor", f"{r.name}_i")
         return s
-    return _features(s, nest, setting)
+    s = _features(s, nest, setting)
+    first = nest.free[0] if len(nest.free) > 1 and not nest.reductions else None
+    if first is not None and setting.get("edges") and nest.fits_lanes(first):
+        s = s.then("split", first.var.name, setting["edges"])
+        s = s.then("kind", f"{first.var.name}_i", "lane")
+        s = s.then("kind", f"{first.var.name}_o", "grid")
+    return s
 
 
 def _features(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Buffer, Expr, Load, Var, select
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.schedule.edit import blocks, edit, find, illegal, uses
@@ -19,7 +19,10 @@ from tilewright.schedule.legal import APART, at_least, fresh, sets, unset, withi
 
 
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
-    """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early"""
+    """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early
+
+    Loops inside of it begin where they begin: the first element of a row is asked for.
+    """
     what, loop = f"prefetch({name}, {distance})", find(p, name)
     at_least(what, distance)
     if loop.kind == "lane":
@@ -30,8 +33,11 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
 
     def rule(s: Loop) -> list[stmt.Stmt]:
         ahead = select(s.var + distance < s.hi, s.var + distance, s.var)
+        first = {n.var: n.lo for n in walk(s.body) if isinstance(n, Loop)}
         hints = [
-            stmt.Prefetch(x.buffer, substitute(x.indices, {let.var: Load(table, (ahead,))}))
+            stmt.Prefetch(
+                x.buffer, substitute(x.indices, {**first, let.var: Load(table, (ahead,))})
+            )
             for let, table, x in gathers
         ]
         at = max(s.body.index(let) for let, _ in _coordinates(s)) + 1
@@ -65,8 +71,9 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
 
 def _needs(loop: Loop, names: set[Var]) -> bool:
     """Whether an address needs values that are not known at the top of the body."""
-    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let | Loop)}
-    return bool(names & (made - {s.var for s, _ in _coordinates(loop)}))
+    made = {s.var for s in walk(loop.body) if isinstance(s, stmt.Let)}
+    moving = {s.var for s in walk(loop.body) if isinstance(s, Loop) and not isinstance(s.lo, Const)}
+    return bool(names & ((made | moving) - {s.var for s, _ in _coordinates(loop)}))
 
 
 def _coordinates(loop: Loop) -> list[tuple[stmt.Let, Buffer]]:
