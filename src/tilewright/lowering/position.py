@@ -18,8 +18,8 @@ from typing import Any
 
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
-from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
-from tilewright.ir.drive import Key, held, key_of, lead, rank, stored, structure
+from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor
+from tilewright.ir.drive import Key, held, lead, rank, stored, structure
 from tilewright.ir.expr import (
     Bin,
     Buffer,
@@ -37,6 +37,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
+from tilewright.lowering.turns import Turn, in_order, own_axes, repeats
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -102,16 +103,6 @@ class _Env:
         return _Env(coords, keep(self.pos), keep(self.axis), dict(self.made), keep(self.found))
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """One loop to make: an index, and the storage axis that gives (part of) it."""
-
-    index: Index
-    lead: Load | None = None
-    axis: Axis | None = None
-    scale: int = 1
-
-
 @dataclass
 class _Lower:
     program: coord.Program
@@ -127,18 +118,39 @@ class _Lower:
         return self.over(todo, _Env(), spatial_lead(s), lambda env: self.store(s, env), s)
 
     def append(self, s: coord.Append) -> Block:
-        def leaf(env: _Env) -> Block:
-            block: Block = []
-            where, value = self.value(s.where, env, block), self.value(s.value, env, block)
-            group: Expr = Const(0, "i64")
-            for g in s.group:
-                group = group * size_of(g, self.sizes) + env.coords[g]
-            slot = group * s.list.shape[-1] if s.group else Const(0, "i64")
-            assert s.list.values is not None and s.count.values is not None
-            block.append(stmt.Append(s.list.values, s.count.values, group, slot, where, value))
-            return block
+        """for group: count[group] = start; for over: append. A shared count begins at 0 before the launch."""
+        if s.start is not None and not s.ordered:
+            why = "a count that programs share begins at 0"
+            raise error("unsupported", name="start", got=why, expected="ordered=True, or no start")
+        assert s.list.values is not None and s.count.values is not None
+        listed, count = s.list.values, s.count.values
 
-        return self.over((*s.group, *s.over), _Env(), None, leaf, s)
+        def outer(env: _Env) -> Block:
+            block: Block = []
+            group = self.nth(s.group, env)
+            if s.ordered:
+                start = const(0) if s.start is None else self.value(s.start, env, block)
+                at = tuple(env.coords[g] for g in s.group) or (const(0),)
+                block.append(stmt.Store(count, at, cast(count.dtype, start)))
+            slot = group * s.list.shape[-1] if s.group and s.start is None else const(0)
+
+            def inner(env: _Env) -> Block:
+                made: Block = []
+                where, value = self.value(s.where, env, made), self.value(s.value, env, made)
+                made.append(
+                    stmt.Append(listed, count, group, slot, where, value, shared=not s.ordered)
+                )
+                return made
+
+            return [*block, *self.over(s.over, env, None, inner, s)]
+
+        return self.over(s.group, _Env(), None, outer, s)
+
+    def nth(self, indices: tuple[Index, ...], env: _Env) -> Expr:
+        made: Expr = Const(0, "i64")
+        for ix in indices:
+            made = made * size_of(ix, self.sizes) + env.coords[ix]
+        return made
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -152,21 +164,23 @@ class _Lower:
             return self.along(in_order(turns), env, leaf)
         return self.along(in_order(turns), env, lambda inner: self.find(first, inner, leaf))
 
-    def turns(self, ix: Index, first: Load | None, hints: object) -> list[_Turn]:
+    def turns(self, ix: Index, first: Load | None, hints: object) -> list[Turn]:
         """The loops of one index: storage axes of the access that drives, or of one whose blocks it crosses."""
         for a in [first] if first is not None else []:
             if ix in held(a):
-                return [_Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+                return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
         for a in walk(hints):
             if isinstance(a, Load) and isinstance(a.buffer, Tensor) and a.buffer.sparse:
                 if ix in held(a) and not any(stored(ax) for ax, _ in own_axes(a, ix)):
-                    return [_Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
-        return [_Turn(ix)]
+                    return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
+        return [Turn(ix)]
 
-    def along(self, turns: list[_Turn], env: _Env, leaf: Leaf) -> Block:
+    def along(self, turns: list[Turn], env: _Env, leaf: Leaf) -> Block:
         if not turns:
             return leaf(env)
         turn, rest = turns[0], turns[1:]
+        if turn.index.within is not None and turn.index.within[0] in env.coords:
+            return self.part(turn.index, env, lambda inner: self.along(rest, inner, leaf))
         if turn.axis is None or turn.lead is None:
             v = Var(self.names.fresh(turn.index.name))
             inner = env.inner()
@@ -191,7 +205,29 @@ class _Lower:
             )
         return self.axis_loop(a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf))
 
-    def counted(self, turn: _Turn, rest: list[_Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
+    def part(self, ix: Index, env: _Env, body: Leaf) -> Block:
+        """The loop of an index over its part of the range."""
+        assert ix.within is not None
+        outer, count = ix.within
+        inner, size = env.inner(), size_of(ix, self.sizes)
+        if count == 1:
+            inner.coords[ix] = env.coords[outer]
+            return body(inner)
+        nth = Var(self.names.fresh(f"{ix.name}_in"), "i32")
+        inner.coords[ix] = v = Var(self.names.fresh(ix.name))
+        inside = tuple(body(inner))
+        if not self.divides(size, count):
+            inside = (stmt.Guard(v < size, inside),)
+        at = stmt.Let(v, env.coords[outer] * count + nth)
+        return [loops.For(nth, const(0), const(count), (at, *inside))]
+
+    def divides(self, size: Expr, count: int) -> bool:
+        """Whether a size is known to be a multiple of a count."""
+        if isinstance(size, Const):
+            return size.value % count == 0
+        return isinstance(size, Var) and self.divisors.get(size.name, 1) % count == 0
+
+    def counted(self, turn: Turn, rest: list[Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
         """The rest of the loops, where this axis has added its part to the index."""
         a, ax, ix = turn.lead, turn.axis, turn.index
         assert a is not None and ax is not None
@@ -215,7 +251,7 @@ class _Lower:
                 made = made + env.axis[ax, held(a)] * k
         return made
 
-    def limits(self, turn: _Turn, begun: bool, at: Expr) -> Expr | None:
+    def limits(self, turn: Turn, begun: bool, at: Expr) -> Expr | None:
         """The condition under which an index is inside its range, where it might not be."""
         a, ix = turn.lead, turn.index
         assert a is not None
@@ -226,11 +262,8 @@ class _Lower:
 
     def ragged_end(self, a: Load, ix: Index) -> bool:
         """Whether the last block of a blocked axis may stick out."""
-        size = size_of(ix, self.sizes)
         outer = max(k for _, k in own_axes(a, ix))
-        if isinstance(size, Const):
-            return bool(size.value % outer)
-        return not (isinstance(size, Var) and self.divisors.get(size.name, 1) % outer == 0)
+        return not self.divides(size_of(ix, self.sizes), outer)
 
     def axis_loop(self, a: Load, ax: Axis, env: _Env, body: Leaf) -> Block:
         """One loop over the positions of a storage axis."""
@@ -369,6 +402,8 @@ class _Lower:
                 if e not in env.coords:
                     raise error("unknown-axis", name=e.name)
                 return env.coords[e]
+            case Nth(indices):
+                return self.nth(indices, env)
             case Load(buffer, _) if isinstance(buffer, Tensor):
                 return self.load(e, env, block)
             case Reduce():
@@ -440,34 +475,6 @@ class _Lower:
         v = Var(self.names.fresh("res"), dtype_of(made))
         block.append(stmt.Let(v, made))
         return v
-
-
-def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
-    """The axes that give an index; one that an earlier dimension has already is not counted again."""
-    before: list[Axis] = []
-    for at, dim in zip(held(a), a.buffer.coords, strict=False):
-        if at is ix:
-            return [(ax, k) for ax, k in dim if ax not in before]
-        before += [ax for ax, _ in dim]
-    return []
-
-
-def in_order(turns: list[_Turn]) -> list[_Turn]:
-    """Axes of one tree keep its order; others stay where they were written."""
-    made = list(turns)
-    leads = {key_of(t.lead): t.lead for t in turns if t.lead is not None}
-    for key, a in leads.items():
-        path = structure(a.buffer)
-        slots = [n for n, t in enumerate(turns) if t.lead is not None and key_of(t.lead) == key]
-        inside = sorted((turns[n] for n in slots), key=lambda t: path.index(t.axis))
-        for n, t in zip(slots, inside, strict=True):
-            made[n] = t
-    return made
-
-
-def repeats(a: Load, ax: Axis) -> bool:
-    """Whether an axis may hold a coordinate several times, for instance once for each entry under it."""
-    return ax.repeats or any(c.parent is ax and c.length == Const(1, "i64") for c in a.buffer.axes)
 
 
 def unfit(a: Load, why: str) -> Exception:

@@ -136,7 +136,8 @@ class Step:
                 unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
                 widths.setdefault(self.name_of_size(t.shape[unit]))
         self.widths = [w for w in widths if w not in held]
-        last = [self.name_of_size(t.shape[-1]) for t in p.outputs if not t.sparse and t.shape]
+        ends = [t.shape[-1] for t in p.outputs if not t.sparse and t.shape]
+        last = [e.name for e in ends if isinstance(e, Var)]
         self.coarse = [n for n in last if n not in held and n not in self.widths]
         blocked = [a for a in self.args.values() if a.block != "1x1"]
         self.blocked = self.block_sizes(blocked)
@@ -232,7 +233,9 @@ class Step:
             return tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
         classes = tuple([self.divisor(self.size_names[k], sizes[k]) for k in self.narrow_at])
         whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
-        spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
+        spans = tuple(
+            [ceil_pow2(min(n, 2 * EXACT)) if (n := sizes[k]) else 0 for k in self.width_at]
+        )
         small = all([sizes[k] < NARROW for k in self.narrow_at])
         return (classes, whole, spans, small, *mark[-3:])
 

@@ -6,6 +6,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one, 
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
     variable reductions           serial, with gathers prefetched
+    a compacted list              schedule/append.py
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from tilewright.ir import flat
 from tilewright.ir.expr import Const
 from tilewright.schedule import loop as step
+from tilewright.schedule.append import append_c, append_of
 from tilewright.schedule.edit import loops
 from tilewright.schedule.memory import prefetch
 from tilewright.schedule.options import COptions
@@ -24,6 +26,9 @@ VECTOR = 16
 
 def schedule_c(p: flat.Program, options: COptions) -> flat.Program:
     """Stage III -> stage III with grid, lanes and serial loops."""
+    listed = append_of(p)
+    if listed is not None:
+        return append_c(p, listed)
     nest = nest_of(p)
     p = _features(p, nest, options)
     for r in nest.reductions:

@@ -8,6 +8,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one, for `l
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
     monoids without a lane form   serial, in order
+    a compacted list              schedule/append.py
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.node import walk
 from tilewright.schedule import loop as step
+from tilewright.schedule.append import append_of, append_triton
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import (
@@ -32,6 +34,9 @@ from tilewright.schedule.work import pad, work_list
 
 def schedule_triton(p: flat.Program, setting: Setting) -> flat.Program:
     """Stage III -> stage III with grid, lanes and serial loops."""
+    listed = append_of(p)
+    if listed is not None:
+        return append_triton(p, listed, setting)
     nest = nest_of(p)
     product = product_of(nest)
     if product is not None:

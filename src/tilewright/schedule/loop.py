@@ -64,11 +64,18 @@ def kind(p: flat.Program, name: str, to: str) -> flat.Program:
         raise illegal(
             f"kind({name}, {to})", f"it starts at {loop.lo}, not at 0", "split it", ir=loop
         )
-    if to == "grid" and any(isinstance(s, stmt.Append) for s in _all(loop.body)):
+    if to == "grid" and any(
+        isinstance(s, stmt.Append) and _orders(s, loop) for s in _all(loop.body)
+    ):
         raise illegal(f"kind({name}, grid)", "it appends in order", "keep it serial", ir=loop)
     if to == "grid" and carried(loop):
         raise illegal(f"kind({name}, grid)", f"it carries the reduction {carried(loop)}", ir=loop)
     return edit(p, name, lambda s: [replace(s, kind=to)])
+
+
+def _orders(s: stmt.Append, loop: Loop) -> bool:
+    """Whether a loop decides the order of a list, rather than which list it is."""
+    return not s.shared and not uses(s.group, loop.var)
 
 
 def carried(loop: Loop) -> str:

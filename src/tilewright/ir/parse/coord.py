@@ -50,6 +50,9 @@ class CoordReader(TypeReader, Reader):
             case ast.Assign([ast.Name(name)], ast.Call(ast.Name("dense" | "sparse")) as call):
                 self.axes[name] = self.axis(name, call)
                 return True
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("part"), [outer, count])):
+                self.indices[name] = Index(name, within=(self.index(outer), self.whole(count)))
+                return True
         return False
 
     def axis(self, name: str, n: ast.Call) -> Axis:
@@ -124,6 +127,8 @@ class CoordReader(TypeReader, Reader):
                 if not isinstance(load, Load):
                     self.fail(n, f"`{ast.unparse(access)}` is not an access", "stored(a[i, j])")
                 return coord.Stored(load, *map(self.dtype, d))
+            case ast.Call(ast.Name("nth"), indices):
+                return coord.Nth(tuple(map(self.index, indices)))
             case ast.Call(m, [over, *args]) if self.has_monoid(m) and not n.keywords:
                 found = tuple(self.index(v) for v in self.several(over))
                 return coord.Reduce(self.monoid(m), found, self.many(args))
@@ -150,11 +155,19 @@ class CoordReader(TypeReader, Reader):
                     self.fail(s, f"{len(values)} values", f"{len(targets)}, one for each target")
                 return coord.Assign(tuple(targets), self.many(values))
             case ast.Expr(ast.Call(ast.Name("append")) as call):
-                into, count, value, *lists, where = self.args(call, 3, "group", "over", "where")
-                group, over = (tuple(map(self.index, self.several(n))) for n in lists)
-                held, counter = self.buffer(into), self.buffer(count)
-                return coord.Append(held, counter, group, over, self.expr(where), self.expr(value))
+                return self.append(call)
         self.fail(s, "this is not a statement of stage I", "y[i, f] = value, or append(...)")
+
+    def append(self, n: ast.Call) -> coord.Append:
+        said = {k.arg: k.value for k in n.keywords if k.arg in ("start", "ordered")}
+        keys = ("group", "over", "where", *said)
+        into, count, value, *lists, where = self.args(n, 3, *keys)[:6]
+        group, over = (tuple(map(self.index, self.several(v))) for v in lists)
+        held, counter = self.buffer(into), self.buffer(count)
+        start = self.expr(said["start"]) if "start" in said else None
+        ordered = bool(ast.literal_eval(said["ordered"])) if "ordered" in said else True
+        told = self.expr(where), self.expr(value)
+        return coord.Append(held, counter, group, over, *told, "", start, ordered)
 
     def target(self, n: ast.expr) -> Load:
         made = self.expr(n) if isinstance(n, ast.Subscript) else None

@@ -147,6 +147,8 @@ class Exprs:
             case coord.Stored(access, d):
                 kind = "" if d == "f32" else f", {d}"
                 return f"stored({self.expr(access)}{kind})"
+            case coord.Nth(indices):
+                return f"nth({self.many(indices)})"
             case loops.Lookup(b, lo, hi, key):
                 return f"find({self.expr(key)}, {b.name}[{self.expr(lo)}:{self.expr(hi)}])"
         return self.tile_expr(e)

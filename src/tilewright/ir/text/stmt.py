@@ -102,11 +102,13 @@ class Stmts(Exprs):
                 return self.loop(v, kind, *self.span(lo, hi), body=body)
             case coord.Assign(targets, values):
                 return [f"{self.many(targets)} = {self.many(values)}"]
-            case coord.Append(dst, count, group, over, where, value):
+            case coord.Append(dst, count, group, over, where, value, _, start, ordered):
                 held = (("group", group), ("over", over))
                 lists = [f"{n}={tupled(map(self.name, vs))}" for n, vs in held]
-                made = ", ".join([dst.name, count.name, self.expr(value), *lists])
-                return [f"append({made}, where={self.expr(where)})"]
+                lists += [f"where={self.expr(where)}"]
+                lists += [] if start is None else [f"start={self.expr(start)}"]
+                lists += [] if ordered else ["ordered=False"]
+                return [f"append({', '.join([dst.name, count.name, self.expr(value), *lists])})"]
         return self.tile_stmt(s)
 
     def state(self, state: tuple[Var, ...]) -> str:
@@ -121,7 +123,8 @@ class Stmts(Exprs):
 
     def append(self, s: Append) -> str:
         where = f"{s.list.name}[{self.expr(s.slot)}], {s.count.name}[{self.expr(s.group)}]"
-        made = f"append({where}, {self.expr(s.value)}, where={self.expr(s.where)})"
+        shared = ", shared=True" if s.shared else ""
+        made = f"append({where}, {self.expr(s.value)}, where={self.expr(s.where)}{shared})"
         return made if s.at is None else f"{self.target(s.at, 'i64')} = {made}"
 
     def tile_stmt(self, s: Any) -> list[str]:
