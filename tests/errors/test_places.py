@@ -119,7 +119,7 @@ CASES: dict[str, tuple[Callable[[], Any], Any, type[Exception], str, str]] = {
         listed_rows,
         LanguageError,
         "append(rows, count, i, where=x[i] > 0.0, over=i, start=2, ordered=False)",
-        None,
+        "start",
     ),
     "second statement": (
         lambda: second_statement(eye(), torch.ones(3, 2)),
