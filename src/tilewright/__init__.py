@@ -13,12 +13,14 @@ from tilewright.language import functions as _functions
 from tilewright.language.trace import axes
 from tilewright.ops import attention, einsum, linear, program, sddmm, spmm, tune
 from tilewright.ops.doors import block_mask, graph, ragged
+from tilewright.ops.index import Index
 from tilewright.support.errors import TilewrightError
 from tilewright.view.explain import explain
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Index",
     "SparseTensor",
     "TilewrightError",
     "attention",

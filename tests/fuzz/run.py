@@ -43,7 +43,19 @@ def main() -> int:
         with ThreadPoolExecutor(given.jobs) as pool:
             parts = [pool.submit(watch, given, n, plans) for n in range(given.jobs)]
             told = [t for part in parts for t in part.result()]
-    return report(given, told, time.perf_counter() - began)
+        missed = lists(given)
+    return max(report(given, told, time.perf_counter() - began), missed)
+
+
+def lists(given: argparse.Namespace) -> int:
+    """Detectors on drawn patterns."""
+    from fuzz.lists import run
+
+    began, wrong = time.perf_counter(), list(run(given.lists, given.seed))
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    seconds = time.perf_counter() - began
+    print(f"seed {given.seed}: {given.lists} lists in {seconds:.0f} s, {len(wrong)} wrong")
+    return int(bool(wrong))
 
 
 def arguments() -> argparse.Namespace:
@@ -51,6 +63,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--count", type=int, default=5000)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--draws", type=int, default=10, help="draws of inputs for each program")
+    made.add_argument("--lists", type=int, default=10000, help="draws of patterns for detectors")
     made.add_argument("--jobs", type=int, default=2)
     made.add_argument("--triton", type=float, default=SHARE, help="share of Triton's interpreter")
     made.add_argument("--only", help="PROGRAM.DRAW: one draw, with its words")

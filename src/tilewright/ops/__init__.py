@@ -6,6 +6,7 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.arithmetic import add, matmul, multiply
 from tilewright.ops.attention import attention
 from tilewright.ops.einsum import einsum
+from tilewright.ops.index import Index
 from tilewright.ops.linear import linear
 from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
@@ -28,4 +29,4 @@ SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused
 SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 
-__all__ = ["attention", "einsum", "linear", "program", "sddmm", "spmm", "tune"]
+__all__ = ["Index", "attention", "einsum", "linear", "program", "sddmm", "spmm", "tune"]

@@ -129,7 +129,8 @@ class Index:
             )
         made = Index(x.new_empty(0), x.new_empty(0), tuple(x.shape), tile, ordered)
         if _product(made.grid) >= MOST:
-            raise error("too-large", where=where, name="x", got=made.grid)
+            expected = f"fewer than {MOST} micro-tiles"
+            raise error("argument", where=where, name="tile", got=made.grid, expected=expected)
         chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
         rows, columns = (0 if t is None else t for t in tile)
         program = tiles(

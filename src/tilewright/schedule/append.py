@@ -26,7 +26,7 @@ from tilewright.schedule.edit import blocks, illegal, loops, splice, uses
 from tilewright.schedule.options import Setting
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_steady, nest_of
 
-CELLS = 4096  # elements that a tile of a detector holds
+CELLS = 2048  # elements that a tile of a detector holds
 SPAN = 256  # of them, along a reduction over a whole dimension
 THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
 
