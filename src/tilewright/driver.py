@@ -27,7 +27,7 @@ from tilewright.ir.monoid import Monoid, fold_constants
 from tilewright.ir.node import substitute, walk
 from tilewright.ir.parse import parse
 from tilewright.ir.text import text
-from tilewright.lowering.flatten import lower_to_flat
+from tilewright.lowering.flatten import lower_to_flat, told_apart
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
 from tilewright.runtime import build_c, build_triton, kernel
@@ -106,7 +106,7 @@ def to_tile(
         return p
     narrow = {n: v for n, v in known.items() if isinstance(v, Var)}
     lowered = lower(p, log, divisors, narrow)
-    scheduled = lowered if _scheduled(p) else schedule_triton(lowered, setting)
+    scheduled = lowered if _scheduled(p) else told_apart(schedule_triton(lowered, setting))
     exact = {v: known[v.name] for v in scheduled.sizes if isinstance(known.get(v.name), Const)}
     scheduled = replace(scheduled, body=fold_constants(substitute(scheduled.body, exact)))
     log.keep("scheduled", scheduled)
@@ -156,7 +156,7 @@ def compile_triton(
 def to_c(p: Nest, exact: Numbers, options: COptions, log: _Log) -> tuple[flat.Program, str]:
     """Stage I, II or III -> scheduled stage III and its C text, with some sizes known exactly."""
     f = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
-    f = log.keep("scheduled", f if _scheduled(p) else schedule_c(f, options))
+    f = log.keep("scheduled", f if _scheduled(p) else told_apart(schedule_c(f, options)))
     return f, log.keep("c", c.emit_c(f, options.chunk))
 
 

@@ -12,10 +12,38 @@ from collections.abc import Iterator
 from tilewright.ir import coord, flat, loops, stmt, tile
 from tilewright.ir.coord import Index, Tensor
 from tilewright.ir.drive import lead
-from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
+from tilewright.ir.expr import FLOATS, Bin, Buffer, Const, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.support.errors import error
+
+
+def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
+    """The flat list of arrays a program reads and writes, in the order of its parameters."""
+    seen: dict[Buffer, None] = {}
+    for t in p.tensors:
+        for ax in t.axes:
+            for b in ax.arrays:
+                seen.setdefault(b)
+        for held_ in (t.perm, t.values):
+            if held_ is not None:
+                seen.setdefault(held_)
+    return tuple(seen)
+
+
+def sizes_of(p: coord.Program) -> tuple[Var, ...]:
+    """Every run-time size, in the order of the parameters."""
+    seen: dict[Var, None] = {}
+    for t in p.tensors:
+        exprs = [*t.shape, *(ax.length for ax in t.axes if ax.length is not None)]
+        for b in [t.values]:
+            if b is not None:
+                exprs += [*b.shape, *(b.strides or ())]
+        for e in exprs:
+            for n in walk(e):
+                if isinstance(n, Var):
+                    seen.setdefault(n)
+    return tuple(seen)
 
 
 def accesses(s: coord.Stmt) -> Iterator[Load]:
@@ -102,6 +130,8 @@ def covers(p: coord.Program, out: Tensor) -> bool:
 
 
 def _covers(s: coord.Assign, out: Tensor) -> bool:
+    if any(n.index in spatial(s) for n in s.listed):
+        return False
     first = spatial_lead(s)
     held = set() if first is None else set(_sparse_indices(first))
     for t in s.targets:

@@ -214,8 +214,8 @@ class _Bind:
         inside = {
             id(m)
             for n in walk(self.traced.body)
-            if isinstance(n, Load)
-            for m in walk(n.indices)
+            if isinstance(n, Load | coord.Listed)
+            for m in walk(n.indices if isinstance(n, Load) else (n.at, n.below))
             if isinstance(m, Load)
         }
         mine = [

@@ -127,12 +127,27 @@ class Stmt(Node):
 
 
 @node
+class Listed(Node):
+    """A compacted axis: index runs over what a list names, `tile` values for each of its entries at list[..., place].
+
+    below: how many entries count; without it all do. What is not named is skipped.
+    """
+
+    index: Index
+    at: Load
+    place: Index
+    below: Load | None = None
+    tile: int = 1
+
+
+@node
 class Assign(Stmt):
-    """targets[n] = values[n]; several targets share their reductions"""
+    """targets[n] = values[n]; several targets share their reductions. listed: axes that are compacted"""
 
     targets: tuple[Load, ...]
     values: tuple[Expr, ...]
     where: str = ""
+    listed: tuple[Listed, ...] = ()
 
 
 @node

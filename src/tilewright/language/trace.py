@@ -238,7 +238,7 @@ def sum_leftover(s: Stmt) -> Stmt:
         return s
     held = {n for t in s.targets for n in walk(t.indices) if isinstance(n, Index)}
     values = tuple(_close(v, held) for v in s.values)
-    return Assign(s.targets, values, s.where)
+    return Assign(s.targets, values, s.where, s.listed)
 
 
 def _close(e: Expr, held: set[Index]) -> Expr:

@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
+from tilewright.analysis.domain import (
+    buffers_of,
+    index_sizes,
+    size_of,
+    sizes_of,
+    spatial,
+    spatial_lead,
+)
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor
 from tilewright.ir.drive import Key, held, lead, rank, stored, structure
@@ -33,6 +40,7 @@ from tilewright.ir.expr import (
     compute_dtype,
     const,
     dtype_of,
+    minimum,
     ne,
 )
 from tilewright.ir.monoid import apply, monoids
@@ -50,34 +58,6 @@ def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = Non
     lower = _Lower(p, dict(divisors or {}), index_sizes(p), Names())
     body = tuple(s for st in p.body for s in lower.statement(st))
     return loops.Program(p.name, buffers_of(p), sizes_of(p), p.scalars, body)
-
-
-def buffers_of(p: coord.Program) -> tuple[Buffer, ...]:
-    """The flat list of arrays a program reads and writes, in the order of its parameters."""
-    seen: dict[Buffer, None] = {}
-    for t in p.tensors:
-        for ax in t.axes:
-            for b in ax.arrays:
-                seen.setdefault(b)
-        for held_ in (t.perm, t.values):
-            if held_ is not None:
-                seen.setdefault(held_)
-    return tuple(seen)
-
-
-def sizes_of(p: coord.Program) -> tuple[Var, ...]:
-    """Every run-time size, in the order of the parameters."""
-    seen: dict[Var, None] = {}
-    for t in p.tensors:
-        exprs = [*t.shape, *(ax.length for ax in t.axes if ax.length is not None)]
-        for b in [t.values]:
-            if b is not None:
-                exprs += [*b.shape, *(b.strides or ())]
-        for e in exprs:
-            for n in walk(e):
-                if isinstance(n, Var):
-                    seen.setdefault(n)
-    return tuple(seen)
 
 
 @dataclass
@@ -109,11 +89,14 @@ class _Lower:
     divisors: dict[str, int]
     sizes: dict[Index, Expr]
     names: Names
+    listed: dict[Index, coord.Listed] = field(default_factory=dict)
+    reducing: int = 0
 
     def statement(self, s: coord.Stmt) -> Block:
         if isinstance(s, coord.Append):
             return self.append(s)
         assert isinstance(s, coord.Assign)
+        self.listed = {n.index: n for n in s.listed}
         todo = spatial(s)
         return self.over(todo, _Env(), spatial_lead(s), lambda env: self.store(s, env), s)
 
@@ -179,6 +162,8 @@ class _Lower:
         if not turns:
             return leaf(env)
         turn, rest = turns[0], turns[1:]
+        if turn.index in self.listed:
+            return self.named(turn.index, env, lambda inner: self.along(rest, inner, leaf))
         if turn.index.within is not None and turn.index.within[0] in env.coords:
             return self.part(turn.index, env, lambda inner: self.along(rest, inner, leaf))
         if turn.axis is None or turn.lead is None:
@@ -205,20 +190,50 @@ class _Lower:
             )
         return self.axis_loop(a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf))
 
+    def named(self, ix: Index, env: _Env, body: Leaf) -> Block:
+        """The loop of a compacted axis: over its list, up to a number that is read.
+
+        Programs over it are as many as the list has room for, and those beyond the number do nothing; a reduction
+        ends at the number.
+        """
+        of, inner = self.listed[ix], env.inner()
+        p = Var(self.names.fresh(of.place.name))
+        block: Block = []
+        inner.coords[of.place] = p
+        v = Var(
+            self.names.fresh(ix.name if of.tile == 1 else f"{ix.name}_tile"), of.at.buffer.dtype
+        )
+        block.append(stmt.Let(v, self.value(of.at, inner, block)))
+        inner.coords[ix] = v
+        block += body(inner) if of.tile == 1 else self.cut(ix, v, of.tile, inner, body)
+        room = size_of(of.place, self.sizes)
+        if of.below is None:
+            return [loops.For(p, const(0), room, tuple(block))]
+        before: Block = []
+        below = cast("i64", self.value(of.below, env, before))
+        if self.reducing:
+            return [*before, loops.For(p, const(0), minimum(below, room), tuple(block))]
+        return [loops.For(p, const(0), room, (*before, stmt.Guard(p < below, tuple(block))))]
+
     def part(self, ix: Index, env: _Env, body: Leaf) -> Block:
         """The loop of an index over its part of the range."""
         assert ix.within is not None
         outer, count = ix.within
-        inner, size = env.inner(), size_of(ix, self.sizes)
         if count == 1:
+            inner = env.inner()
             inner.coords[ix] = env.coords[outer]
             return body(inner)
+        return self.cut(ix, env.coords[outer], count, env, body)
+
+    def cut(self, ix: Index, outer: Expr, count: int, env: _Env, body: Leaf) -> Block:
+        """count * outer, count * outer + 1, ...: as far as the index goes."""
+        inner, size = env.inner(), size_of(ix, self.sizes)
         nth = Var(self.names.fresh(f"{ix.name}_in"), "i32")
         inner.coords[ix] = v = Var(self.names.fresh(ix.name))
         inside = tuple(body(inner))
         if not self.divides(size, count):
             inside = (stmt.Guard(v < size, inside),)
-        at = stmt.Let(v, env.coords[outer] * count + nth)
+        at = stmt.Let(v, cast("i64", outer) * count + nth)
         return [loops.For(nth, const(0), const(count), (at, *inside))]
 
     def divides(self, size: Expr, count: int) -> bool:
@@ -465,7 +480,9 @@ class _Lower:
             return [*inside, stmt.Fold(state, m, args)]
 
         block.append(stmt.Init(state, m))
+        self.reducing += 1
         block.extend(self.over(e.over, env, lead(e.args, e.over), leaf, e.args))
+        self.reducing -= 1
         return state
 
     def finalise(self, e: Reduce, state: tuple[Expr, ...], block: Block) -> Expr:

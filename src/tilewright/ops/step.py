@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tilewright import driver
-from tilewright.analysis.domain import covers, drivers, leading
+from tilewright.analysis.domain import covers, drivers, leading, sizes_of
 from tilewright.formats.bind import Bound, Spec, bind
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
@@ -23,7 +23,7 @@ from tilewright.ir.node import walk
 from tilewright.ir.text import text
 from tilewright.language.trace import Traced, source_of
 from tilewright.lowering.flatten import lower_to_flat
-from tilewright.lowering.position import lower_to_position, sizes_of
+from tilewright.lowering.position import lower_to_position
 from tilewright.ops.args import Arg
 from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH

@@ -68,18 +68,20 @@ def _every_block(body: tuple[stmt.Stmt, ...]) -> list[tuple[stmt.Stmt, ...]]:
 
 def _carried(begin: stmt.Stmt, rest: tuple[stmt.Stmt, ...], s: stmt.Append) -> list[stmt.Stmt]:
     assert isinstance(begin, stmt.Store)
-    n, first = Var("n_kept", "i32"), Var("first", "i32")
-    total = monoids("i32")["sum"]
+    n, total = Var("n_kept", "i32"), monoids("i32")["sum"]
+    start = cast("i32", begin.value)
+    first = start if isinstance(start, Const) else Var("first", "i32")
     after = tuple(x for old in rest for x in _within(old, s, n, first, (), ()))
     last = stmt.Store(begin.buffer, begin.indices, cast(begin.buffer.dtype, first + n))
-    return [stmt.Let(first, cast("i32", begin.value)), stmt.Init((n,), total), *after, last]
+    lets = [stmt.Let(first, start)] if isinstance(first, Var) else []
+    return [*lets, stmt.Init((n,), total), *after, last]
 
 
 def _within(
     x: stmt.Stmt,
     s: stmt.Append,
     n: Var,
-    first: Var,
+    first: Expr,
     guards: tuple[Expr, ...],
     lanes: tuple[Var, ...],
 ) -> list[stmt.Stmt]:
@@ -102,7 +104,7 @@ def _within(
 
 
 def _written(
-    s: stmt.Append, n: Var, first: Var, guards: tuple[Expr, ...], lanes: tuple[Var, ...]
+    s: stmt.Append, n: Var, first: Expr, guards: tuple[Expr, ...], lanes: tuple[Var, ...]
 ) -> list[stmt.Stmt]:
     if len(lanes) > 1:
         names = ", ".join(v.name for v in lanes)
@@ -113,7 +115,7 @@ def _written(
     keep, at = Var("keep", "b1"), s.at or Var("at")
     kept = cast("i32", keep)
     upto = LaneScan("sum", lanes[0], kept) if lanes else kept
-    place = s.slot + (first + n + upto - 1)
+    place = s.slot + ((first + n) + upto - 1)
     return [
         stmt.Let(keep, where),
         stmt.Let(at, cast("i64", place if s.at is None else select(keep, place, const(-1)))),

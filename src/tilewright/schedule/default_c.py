@@ -56,7 +56,7 @@ def _features(p: flat.Program, nest: Nest, options: COptions) -> flat.Program:
     else:
         p = step.split(p, name, options.width)
     p = step.kind(p, f"{name}_i", "lane")
-    if len(nest.spatial) == 2:
+    if len(nest.spatial) == 2 and nest.spatial[0].body == (last,):
         p = step.reorder(p, nest.spatial[0].var.name, f"{name}_o")
     return p
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Const, Expr, Var, const
+from tilewright.ir.expr import Bin, Const, Expr, Load, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import edit, find, illegal, loops, splice, uses
@@ -39,7 +39,7 @@ def split(p: flat.Program, name: str, factor: int) -> flat.Program:
         at = stmt.Let(loop.var, loop.lo + outer * factor + inner)
         nest = Loop(inner, const(0), const(factor), loop.kind, (at, *body))
         count = (extent + (factor - 1)) // factor
-        return [Loop(outer, const(0), count, loop.kind, (nest,))]
+        return [Loop(outer, const(0), count, loop.kind, _live(loop, outer, factor, nest))]
 
     if find(p, name).kind == "lane":
         raise illegal(
@@ -49,6 +49,17 @@ def split(p: flat.Program, name: str, factor: int) -> flat.Program:
             ir=find(p, name),
         )
     return edit(p, name, rule)
+
+
+def _live(loop: Loop, outer: Var, factor: int, nest: Loop) -> tuple[stmt.Stmt, ...]:
+    """A loop whose body asks v < n for a number that is read: parts that are wholly beyond it do nothing."""
+    match loop.body[-1]:
+        case stmt.Guard(Bin("<", a, n)) if a is loop.var and any(
+            isinstance(x, Load) for x in walk(n)
+        ):
+            if len(loop.body) == 1 and not uses(n, loop.var):
+                return (stmt.Guard(loop.lo + outer * factor < n, (nest,)),)
+    return (nest,)
 
 
 def kind(p: flat.Program, name: str, to: str) -> flat.Program:

@@ -14,7 +14,7 @@ Entries outside the tensor's shape (padding, blocks that stick out) are not entr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,7 @@ class _Run(Maker):
         self.p, self.memory = p, memory
         self.start: Env = {v: convert(scalars[v.name], v.dtype) for v in p.scalars}
         self.sizes = self.index_sizes()
+        self.listed: dict[Index, coord.Listed] = {}
         self.tables: dict[tuple[Any, ...], dict[tuple[int, ...], list[Entry]]] = {}
 
     def index_sizes(self) -> dict[Index, int]:
@@ -86,6 +87,7 @@ class _Run(Maker):
         spatial = tuple(dict.fromkeys(named))
         first = lead(s.targets, spatial)
         first = lead(values, spatial) if first is None else first
+        self.listed = {n.index: n for n in s.listed}
         for env in self.over(spatial, self.start, first):
             for target, e in zip(s.targets, values, strict=True):
                 self.store(target, self.value(e, env), env, s)
@@ -129,7 +131,17 @@ class _Run(Maker):
             for n in self.range(todo[0], env):
                 yield from self.over(todo[1:], {**env, todo[0]: np.int64(n)}, first)
 
-    def range(self, ix: Index, env: Env) -> range:
+    def named(self, of: coord.Listed, env: Env) -> Iterator[int]:
+        """The values of a compacted axis, in the order of its list."""
+        room = self.sizes[of.place]
+        below = room if of.below is None else min(int(self.value(of.below, env)), room)
+        for p in range(below):
+            first = int(self.value(of.at, {**env, of.place: np.int64(p)})) * of.tile
+            yield from range(first, min(first + of.tile, self.sizes[of.index]))
+
+    def range(self, ix: Index, env: Env) -> Iterable[int]:
+        if ix in self.listed:
+            return self.named(self.listed[ix], env)
         if ix.within is None or ix.within[0] not in env:
             return range(self.sizes[ix])
         outer, count = ix.within

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.ir import coord
@@ -144,7 +145,28 @@ class CoordReader(TypeReader, Reader):
         return coord.Reduce(made.monoid, made.over, made.args, self.whole(n.slice))
 
     def body(self, lines: Sequence[ast.stmt]) -> tuple[coord.Stmt, ...]:
-        return tuple(self.stmt(s) for s in lines if not isinstance(s, ast.Pass))
+        made: list[coord.Stmt] = []
+        waiting: list[coord.Listed] = []
+        for s in lines:
+            match s:
+                case ast.Pass():
+                    continue
+                case ast.Assign([ast.Name() as name], ast.Call(ast.Name("listed")) as call):
+                    waiting.append(self.listed(name, call))
+                    continue
+            got = self.stmt(s)
+            if waiting and isinstance(got, coord.Assign):
+                got = replace(got, listed=tuple(waiting))
+            made.append(got)
+            waiting = []
+        return tuple(made)
+
+    def listed(self, name: ast.Name, n: ast.Call) -> coord.Listed:
+        said = {k.arg: k.value for k in n.keywords}
+        at = self.target(n.args[0])
+        below = self.target(said["below"]) if "below" in said else None
+        tile = self.whole(said["tile"]) if "tile" in said else 1
+        return coord.Listed(self.index(name), at, self.index(said["place"]), below, tile)
 
     def stmt(self, s: ast.stmt) -> coord.Stmt:
         match s:
