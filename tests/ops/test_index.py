@@ -138,6 +138,7 @@ def test_choices(shape: tuple[int, int], where: Place) -> None:
         np.flatnonzero(flat == e).tolist() for e in range(5)
     ]
     assert made.counts.tolist() == [int((flat == e).sum()) for e in range(5)]
+    assert len(made.positions) == len(flat)
 
 
 # --- what an index promises -------------------------------------------------------------------------

@@ -287,7 +287,7 @@ class _Bind:
         )
 
     def append_outputs(self, s: coord.Append) -> None:
-        """A list with room for every candidate: one for each group, or (start) one for all."""
+        """A list with room for every candidate (or as it was `sized`): one for each group, or (start) one for all."""
         found = [n for n in walk(s) if isinstance(n, Index)]
         known = {n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes}
         sizes = coord.part_sizes((s,), known)
@@ -301,6 +301,8 @@ class _Bind:
             for n in group:
                 room = n * room
             held = (room,)
+        if hints := dict(self.traced.sized).get(s.list.name):
+            held = tuple(self.tensors[name].shape[dim] for name, dim in hints)
         for ref, shape in ((s.list, held), (s.count, group or (Const(1, "i64"),))):
             self.tensors[ref.name] = Tensor(
                 ref.name, "i32", shape, "out", values=Buffer(ref.name, "i32", shape, "out")

@@ -123,6 +123,7 @@ def choices(ids: Param, names: Param, number: Param, found: Param, ends: Param) 
     """For each name e, the places p with ids[p] == names[e], in order; other ids are in no list."""
     e, c, p = axes("e c p")
     number.typed("i32")
+    found.sized(ids.dim(0))  # names differ, so that a place is in one list at most
     number[e] = fn.sum(p, fn.where(fn.equal(ids[p], names[e]), 1, 0))
     before = fn.sum(c, fn.where(c < e, number[c], 0))
     append(found, ends, p, where=fn.equal(ids[p], names[e]), over=p, group=e, start=before)
