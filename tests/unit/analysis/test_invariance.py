@@ -432,8 +432,17 @@ def test_lists() -> None:
     assert (got["count"] == want["count"][order]).all()
 
 
-@pytest.mark.parametrize("fn", [tiles(2, 3), tiles(2, 3, True), lengths, choices], ids=str)
-def test_detectors_have_rules(fn: Any) -> None:
+DETECTORS = {
+    "tiles": tiles(2, 3),
+    "by-row": tiles(2, 3, True),
+    "lengths": lengths,
+    "choices": choices,
+}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detectors_have_rules(name: str) -> None:
+    fn = DETECTORS[name]
     given = {
         "x": torch.rand(4, 6),
         "size": torch.tensor([1, 2]),
