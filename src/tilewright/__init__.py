@@ -25,6 +25,7 @@ from tilewright.ops import (
     tune,
 )
 from tilewright.ops.doors import block_mask, graph, ragged
+from tilewright.ops.index import Index
 from tilewright.support.errors import TilewrightError
 from tilewright.support.version import VERSION
 from tilewright.view.explain import explain
@@ -32,6 +33,7 @@ from tilewright.view.explain import explain
 __version__ = VERSION
 
 __all__ = [
+    "Index",
     "SparseTensor",
     "TilewrightError",
     "attention",

@@ -29,7 +29,7 @@ from tilewright.ir.monoid import Monoid, fold_constants
 from tilewright.ir.node import substitute, walk
 from tilewright.ir.parse import parse
 from tilewright.ir.text import text
-from tilewright.lowering.flatten import lower_to_flat
+from tilewright.lowering.flatten import lower_to_flat, told_apart
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
 from tilewright.runtime import build_c, build_triton, kernel
@@ -136,6 +136,7 @@ def to_tile(
     scheduled = lowered
     if schedule is not None or not _scheduled(p):
         scheduled = _schedule(lowered, log, schedule, lambda: schedule_triton(lowered, setting))
+        scheduled = told_apart(scheduled)
     exact = {v: known[v.name] for v in scheduled.sizes if isinstance(known.get(v.name), Const)}
     scheduled = replace(scheduled, body=fold_constants(substitute(scheduled.body, exact)))
     log.keep("scheduled", _allowed(scheduled))
@@ -189,7 +190,7 @@ def to_c(
     """Stage I, II or III -> scheduled stage III and its C text, with some sizes known exactly."""
     f = lowered = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
     if schedule is not None or not _scheduled(p):
-        f = _schedule(lowered, log, schedule, lambda: schedule_c(lowered, options))
+        f = told_apart(_schedule(lowered, log, schedule, lambda: schedule_c(lowered, options)))
     return log.keep("scheduled", _allowed(f)), log.keep("c", c.emit_c(f, options.grain))
 
 

@@ -178,6 +178,12 @@ def cubes() -> None:
     tw.einsum("ijk,jf,kf->if", t, torch.ones(32, 32), torch.ones(32, 32))
 
 
+def listed(
+    tile: tuple[int | None, int | None], dtype: torch.dtype, **how: bool
+) -> Callable[[], Any]:
+    return lambda: tw.Index.from_values(torch.ones(4096, 4096, dtype=dtype), tile, **how)
+
+
 def user_attention() -> None:
     graph_attention(graph(F32), torch.ones(64), torch.ones(64), torch.ones(64, 64))
 
@@ -237,6 +243,14 @@ CASES: dict[str, Callable[[], Any]] = {
     "parts-max": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128), reduce="max")),
     "parts-sddmm": in_parts(lambda a: tw.sddmm(a, torch.ones(64, 32), torch.ones(64, 32))),
     "union": lambda: union(graph(F32), graph(F32), torch.ones(64, 128)),
+    "list-1x32-bf16": listed((1, 32), BF16),
+    "list-16x1-bf16-any-order": listed((16, 1), BF16, ordered=False),
+    "list-64x1-bf16-by-row": listed((64, 1), BF16, grouped=True),
+    "list-rows-f32": listed((1, None), F32),
+    "list-1x1-f32-any-order": listed((1, 1), F32, ordered=False),
+    "list-columns-f16": listed((None, 8), F16),
+    "list-lengths": lambda: tw.Index.from_lengths(torch.ones(64, dtype=torch.int32), 512),
+    "list-choices": lambda: tw.Index.from_choices(torch.ones(4096, 8, dtype=torch.int64), 64),
     "program-softmax": user_attention,
     "program-max": lambda: relu_max(graph(F32), torch.ones(64, 64)),
 }

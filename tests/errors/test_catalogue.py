@@ -31,7 +31,7 @@ def raises(entry: str) -> Callable[[Any], Any]:
 @tw.program
 def listed_rows(x: Any, rows: Any, count: Any) -> None:
     (i,) = tw.axes("i")
-    append(rows, count, i, where=x[i] > 0.0, over=i)
+    append(rows, count, i, where=x[i] > 0.0, over=i, start=2, ordered=False)
 
 
 def eye(n: int = 3) -> torch.Tensor:

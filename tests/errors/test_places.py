@@ -65,7 +65,7 @@ def mismatched(a: Any, x: Any, y: Any) -> None:
 @tw.program
 def listed_rows(x: Any, rows: Any, count: Any) -> None:
     (i,) = tw.axes("i")
-    append(rows, count, i, where=x[i] > 0.0, over=i)
+    append(rows, count, i, where=x[i] > 0.0, over=i, start=2, ordered=False)
 
 
 @tw.program
@@ -118,8 +118,8 @@ CASES: dict[str, tuple[Callable[[], Any], Any, type[Exception], str, str]] = {
         lambda: listed_rows(torch.ones(3)),
         listed_rows,
         LanguageError,
-        "append(rows, count, i, where=x[i] > 0.0, over=i)",
-        None,
+        "append(rows, count, i, where=x[i] > 0.0, over=i, start=2, ordered=False)",
+        "start",
     ),
     "second statement": (
         lambda: second_statement(eye(), torch.ones(3, 2)),

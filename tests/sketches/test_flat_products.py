@@ -5,6 +5,8 @@ In: small random data. Judge: dense NumPy, with programs in any order, outputs p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from builders import block_product, numbers, row_arrays, sddmm, spmm, to_dense, work_units
@@ -29,7 +31,9 @@ from sketches.words import (
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Expr, LaneReduce, Var, cast, const, minimum, ne, select, unary
-from tilewright.ir.interp import run_flat, to_bf16
+from tilewright.ir.interp import run_flat, run_tile, to_bf16
+from tilewright.ir.node import transform
+from tilewright.lowering.tiles import lower_to_tile
 
 ROWS = [[0, 2], [], [1, 1, 5], [3], [j % 7 for j in range(40)], [], [4, 0]]
 ORDERS = pytest.mark.parametrize("order", ["forward", "reverse", "random"])
@@ -358,6 +362,21 @@ def test_detector_in_the_epilogue(order: str) -> None:
         columns = got["found"][t, :n]
         assert sorted(columns) == np.flatnonzero(tile.any(0)).tolist()
         close(got["packed"][t, :n], tile.T[columns])
+
+
+def test_detector_in_the_epilogue_of_a_tile() -> None:
+    """The same in tile form: a scan in the tile and one addition to the count, which programs share."""
+    arrays, sizes, want = gemm_case()
+    p = compacted(4, 8, 2, "detected")
+    shared = lambda n: replace(n, shared=True) if isinstance(n, stmt.Append) else None
+    made = lower_to_tile(replace(p, body=transform(p.body, shared)))
+    for order in ("forward", "reverse"):
+        got = run_tile(made, arrays, sizes, zeroed=("count",), order=order)
+        for t in range(4):
+            n, tile = got["count"][t], want[t * 4 : t * 4 + 4]
+            columns = got["found"][t, :n]
+            assert sorted(columns) == np.flatnonzero(tile.any(0)).tolist()
+            close(got["packed"][t, :n], tile.T[columns])
 
 
 def bitmap(tile: int, words: int) -> flat.Program:

@@ -65,7 +65,7 @@ def index_sizes(p: coord.Program) -> dict[Index, Expr]:
             for ix, n in zip(a.indices, a.buffer.shape, strict=True):
                 if isinstance(ix, Index) and (ix not in sizes or isinstance(n, Const)):
                     sizes[ix] = n
-    return sizes
+    return coord.part_sizes(p.body, sizes)
 
 
 def spatial(s: coord.Assign) -> tuple[Index, ...]:
@@ -103,11 +103,14 @@ def _compares(n: Node) -> bool:
 
 def covers(p: coord.Program, out: Tensor) -> bool:
     """Whether some statement writes every element of a dense output, so that nothing need be zeroed."""
+    lists = [s for s in p.body if isinstance(s, coord.Append)]
+    if any(s.list is out or (s.count is out and s.ordered) for s in lists):
+        return True
     return any(_covers(s, out) for s in p.body if isinstance(s, coord.Assign))
 
 
 def _covers(s: coord.Assign, out: Tensor) -> bool:
-    if s.adds:
+    if s.adds or any(n.index in spatial(s) for n in s.listed):
         return False
     first = spatial_lead(s)
     held = set() if first is None else set(_sparse_indices(first))

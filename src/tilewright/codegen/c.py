@@ -127,6 +127,8 @@ class _Printer:
                 at, v = self.full(at), self.full(v)
                 lines = self.atomic(op, b, self.expr(at), self.expr(v))
                 return self.over(self.sorted(lanes_of((at, v), self.table)), lines, guards)
+            case stmt.Append() if s.shared and s.at is None:
+                return self.append(s, lanes, guards)
             case stmt.Prefetch(b, (at,)):
                 at = substitute(self.full(at), {v: Const(0, "i64") for v in self.extents})
                 return [f"__builtin_prefetch({b.name} + {self.expr(at, 6)});"]
@@ -197,6 +199,21 @@ class _Printer:
             return self.block(body, lanes, (*guards, c))
         inside = [APART, *self.block(body, lanes, guards)]
         return [f"if ({self.expr(c)}) {{", *_in(inside), "}"]
+
+    def append(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
+        """Count what a tile keeps, take as many places at once, fill them."""
+        where, value, group, slot = (self.full(e) for e in (s.where, s.value, s.group, s.slot))
+        kept, at = self.names.fresh("kept"), self.names.fresh("at")
+        counter = f"{s.count.name}[{self.expr(group)}]"
+        place = f"{s.list.name}[{self.expr(slot + Var(at))}]"
+        count, fill = f"{kept} += 1;", [f"{place} = {self.expr(value)};", f"{at} += 1;"]
+        return [
+            f"int64_t {kept} = 0, {at};",
+            *self.over(lanes, [count], (*guards, where)),
+            "#pragma omp atomic capture",
+            f"{{ {at} = {counter}; {counter} += {kept}; }}",
+            *self.over(lanes, fill, (*guards, where)),
+        ]
 
     # --- reductions -------------------------------------------------------------------------------
 

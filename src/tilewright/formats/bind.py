@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.analysis.domain import size_of
 from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Met, Reduce, Stored, Tensor
@@ -248,15 +249,15 @@ class _Bind:
         for n in self.traced.inputs:
             if self.specs[n].values and not self.only_indexes(n):
                 made = promote(made, self.specs[n].dtype)
-        return {"b1": "f32", "i32": "i64"}.get(made, compute_dtype(made))
+        return {"b1": "f32", "i32": "i64", "u8": "i64"}.get(made, compute_dtype(made))
 
     def only_indexes(self, name: str) -> bool:
         """Whether an argument is only used inside indices, as a list of rows is."""
         inside = {
             id(m)
             for n in walk(self.traced.body)
-            if isinstance(n, Load)
-            for m in walk(n.indices)
+            if isinstance(n, Load | coord.Listed)
+            for m in walk(n.indices if isinstance(n, Load) else (n.at, n.below))
             if isinstance(m, Load)
         }
         mine = [
@@ -305,6 +306,7 @@ class _Bind:
             dtype = "i64"
         if isinstance(value, Reduce) and value.part > 0:
             dtype = self.acc
+        dtype = dict(self.traced.typed).get(name, dtype)
         return Tensor(name, dtype, shape, "out", values=Buffer(name, dtype, shape, "out"))
 
     def out_dim(self, name: str, d: int, ix: Expr, hints: Any) -> Expr:
@@ -321,14 +323,25 @@ class _Bind:
         )
 
     def append_outputs(self, s: coord.Append) -> None:
-        group = tuple(self.sizes[f"n_{g.name}"] for g in s.group)
+        """A list with room for every candidate (or as it was `sized`): one for each group, or (start) one for all."""
+        found = [n for n in walk(s) if isinstance(n, Index)]
+        known = {n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes}
+        sizes = coord.part_sizes((s,), known)
+        group = tuple(size_of(g, sizes) for g in s.group)
         room: Expr = Const(1, "i64")
         for ix in s.over:
-            room = room * self.sizes[f"n_{ix.name}"]
-        for ref, shape in ((s.list, (*group, room)), (s.count, group or (Const(1, "i64"),))):
-            name = ref.name
-            self.tensors[name] = Tensor(
-                name, "i32", shape, "out", values=Buffer(name, "i32", shape, "out")
+            outer, count = ix.within or (ix, 0)
+            room = room * (Const(count, "i64") if outer in s.group else size_of(ix, sizes))
+        held: tuple[Expr, ...] = (*group, room)
+        if s.start is not None:
+            for n in group:
+                room = n * room
+            held = (room,)
+        if hints := dict(self.traced.sized).get(s.list.name):
+            held = tuple(self.tensors[name].shape[dim] for name, dim in hints)
+        for ref, shape in ((s.list, held), (s.count, group or (Const(1, "i64"),))):
+            self.tensors[ref.name] = Tensor(
+                ref.name, "i32", shape, "out", values=Buffer(ref.name, "i32", shape, "out")
             )
 
     def structure_of(self, target: Load, value: Expr) -> tuple[Tensor, list[Trail]] | None:

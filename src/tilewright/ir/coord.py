@@ -3,8 +3,8 @@
     program  := Program(name, tensors, scalars, body)
     stmt     := Assign(targets, values, adds)        targets[n][coords] = values[n], or += values[n]
               | Append(list, count, where, value, over)   the values that satisfy a predicate, compacted
-    expr     := shared expressions | Reduce(monoid, over, args, part) | Stored(access) | Index
-    Index    a name of the notation: i, j, f
+    expr     := shared expressions | Reduce(monoid, over, args, part) | Stored(access) | Nth(indices) | Index
+    Index    a name of the notation: i, j, f; or a part of a range: i within 8 of I
     Axis     {dense, sparse} x {fixed, variable}, with a parent: where coordinates are stored
     Tensor   a name, its logical shape, and its axes (none: plain dense), or parts that have axes each
 
@@ -24,19 +24,24 @@ Its text (all forms: ir/text/program.py):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
-from tilewright.ir.node import Node, named, node
+from tilewright.ir.node import Node, named, node, walk
 
 
 @named
 class Index(Expr):
-    """An index of the notation; its size comes from the tensors it addresses."""
+    """An index of the notation; its size comes from the tensors it addresses.
+
+    within (I, 8): where I has a value, it runs over 8 * I, 8 * I + 1, ... 8 * I + 7 only, inside its own range.
+    """
 
     name: str
     dtype: str = "i64"
+    within: tuple[Index, int] | None = None
 
 
 @named
@@ -137,6 +142,14 @@ class Stored(Expr):
     within: Reduce | None = None
 
 
+@node
+class Nth(Expr):
+    """The number of a combination of indices, the last one fastest: nth(i, j) is i * n_j + j"""
+
+    indices: tuple[Index, ...]
+    dtype: str = "i64"
+
+
 class Stmt(Node):
     """A statement of stage I."""
 
@@ -144,18 +157,38 @@ class Stmt(Node):
 
 
 @node
+class Listed(Node):
+    """A compacted axis: index runs over what a list names, `tile` values for each of its entries at list[..., place].
+
+    below: how many entries count; without it all do. What is not named is skipped.
+    """
+
+    index: Index
+    at: Load
+    place: Index
+    below: Load | None = None
+    tile: int = 1
+
+
+@node
 class Assign(Stmt):
-    """targets[n] = values[n]; several targets share their reductions. adds: values are added to what is there"""
+    """targets[n] = values[n]; several targets share their reductions. adds: values are added to what is there.
+    listed: axes that are compacted"""
 
     targets: tuple[Load, ...]
     values: tuple[Expr, ...]
     where: str = ""
     adds: bool = False
+    listed: tuple[Listed, ...] = ()
 
 
 @node
 class Append(Stmt):
-    """for over, in order: if where: list[group..., count[group]++] = value"""
+    """count[group] = 0; for over, in order: if where: list[group..., count[group]++] = value
+
+    start: all groups share one list; count[group] begins at start, and ends where the group's entries end.
+    Not ordered: entries may come in any order. What lies behind the entries of a list is not defined.
+    """
 
     list: Any
     count: Any
@@ -164,6 +197,8 @@ class Append(Stmt):
     where: Expr
     value: Expr
     source: str = ""
+    start: Expr | None = None
+    ordered: bool = True
 
 
 @node
@@ -182,3 +217,15 @@ class Program(Node):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors if t.role == "in")
+
+
+def part_sizes(body: tuple[Stmt, ...], sizes: Mapping[Index, Expr]) -> dict[Index, Expr]:
+    """The sizes of indices, with those that count parts of others: n_I = (n_i + 7) // 8 for i within 8 of I."""
+    made: dict[Index, Expr] = dict(sizes)
+    found = [n for n in walk(body) if isinstance(n, Index) and n.within is not None]
+    while todo := [n for n in found if n in made and n.within and n.within[0] not in made]:
+        for n in todo:
+            assert n.within is not None
+            outer, count = n.within
+            made[outer] = (made[n] + (count - 1)) // count
+    return made

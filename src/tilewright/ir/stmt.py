@@ -2,7 +2,7 @@
 
     stmt := Let(var, value) | Init(state, monoid) | Fold(state, monoid, args) | Join(state, monoid, other)
           | Store(buffer, indices, value) | Atomic(op, buffer, indices, value) | Guard(cond, body)
-          | If(cond, then, orelse) | Append(list, count, where, value, slot) | Prefetch(buffer, indices)
+          | If(cond, then, orelse) | Append(list, count, group, slot, where, value) | Prefetch(buffer, indices)
           | Publish(state, monoid, slot, nth, pieces, body)
 
 A reduction is Init, then Fold inside loops, then a Let of the finalised state. Join combines two states.
@@ -105,7 +105,10 @@ class Prefetch(Stmt):
 
 @node
 class Append(Stmt):
-    """if where: list[slot + count[group]++] = value; at: the place that was taken, -1 for none"""
+    """if where: list[slot + count[group]++] = value; at: the place that was taken, -1 for none
+
+    shared: independent programs add to one list, so that its entries come in any order.
+    """
 
     list: Buffer
     count: Buffer
@@ -114,6 +117,7 @@ class Append(Stmt):
     where: Expr
     value: Expr
     at: Var | None = None
+    shared: bool = False
 
 
 @node

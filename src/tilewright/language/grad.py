@@ -77,6 +77,8 @@ def gradient(t: Traced) -> Gradient:
     if len(t.body) != 1 or not isinstance(t.body[0], Assign):
         raise error("no-gradient", name=t.name, got="it has several statements")
     s = t.body[0]
+    if s.listed:
+        raise error("no-gradient", name=t.name, got="it has a compacted axis")
     back = _Back(t)
     for target, value in list(zip(s.targets, s.values, strict=True))[:1]:
         seed = Load(back.ref(f"d_{target.buffer.name}"), target.indices)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.ir.coord import Append, Assign, Index, Reduce, Stmt
+from tilewright.ir.coord import Append, Assign, Index, Nth, Reduce, Stmt
 from tilewright.ir.expr import Expr, Load, Var, const
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import Node, named, parts, walk
@@ -42,6 +42,7 @@ class Traced:
     sized: the shape of outputs that indices alone do not tell. unique: index lists that name nothing twice.
     wide: outputs keep the accumulator's dtype (intermediates). kept: tensors that do so by name, and that say
     nothing of the dtype of what is made of them.
+    typed: the dtypes of outputs that are not those of the inputs.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Traced:
     unique: tuple[str, ...] = ()
     wide: bool = False
     kept: tuple[str, ...] = ()
+    typed: tuple[tuple[str, str], ...] = ()
 
     def ref(self, name: str) -> Ref:
         return next(r for r in self.refs if r.name == name)
@@ -70,6 +72,7 @@ class _Trace:
     assigned: dict[str, None] = field(default_factory=dict)
     sized: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     unique: list[str] = field(default_factory=list)
+    typed: dict[str, str] = field(default_factory=dict)
 
 
 class Param:
@@ -94,6 +97,10 @@ class Param:
     def sized(self, *dims: tuple[str, int]) -> None:
         """The shape of an output that is written through an index array."""
         self._trace.sized[self._ref.name] = dims
+
+    def typed(self, dtype: str) -> None:
+        """The dtype of an output, where it is not that of the inputs."""
+        self._trace.typed[self._ref.name] = dtype
 
     def unique(self) -> None:
         """A promise: this index list names nothing twice, so that what is written through it has one writer."""
@@ -123,15 +130,35 @@ def outputs(*targets: Load, value: Parts) -> None:
 
 
 def append(
-    into: Param, count: Param, value: Any, *, where: Any, over: Any, group: Any = ()
+    into: Param,
+    count: Param,
+    value: Any,
+    *,
+    where: Any,
+    over: Any,
+    group: Any = (),
+    start: Any = None,
+    ordered: bool = True,
 ) -> None:
-    """append(list, count, value, where=predicate, over=axes): a compacted list of what satisfies it"""
+    """append(list, count, value, where=predicate, over=axes): a compacted list of what satisfies it
+
+    group: a list for each of its values. start: all groups in one list, each from its own start on; `count` then holds
+    where each ends. ordered=False: in any order, which may be faster.
+    """
     trace = _CURRENT[-1]
     for p in (into, count):
         trace.assigned.setdefault(p._ref.name)
     source = statement_of(sys._getframe(1))
     made = Append(
-        into._ref, count._ref, _indices(group), _indices(over), const(where), const(value), source
+        into._ref,
+        count._ref,
+        _indices(group),
+        _indices(over),
+        const(where),
+        const(value),
+        source,
+        None if start is None else const(start),
+        ordered,
     )
     trace.body.append(made)
 
@@ -139,6 +166,16 @@ def append(
 def axes(names: str) -> tuple[Index, ...]:
     """i, j = axes("i j")"""
     return tuple(Index(n) for n in names.replace(",", " ").split())
+
+
+def part(outer: Index, count: int, name: str) -> Index:
+    """The axis `name`, cut: for each value of `outer` it runs over `count` values only. i = part(I, 8, "i")"""
+    return Index(name, within=(outer, count))
+
+
+def nth(*indices: Index) -> Nth:
+    """The number of a combination of axes, the last one fastest."""
+    return Nth(indices)
 
 
 def _indices(over: Any) -> tuple[Index, ...]:
@@ -179,6 +216,7 @@ def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
         tuple(sum_leftover(s) for s in made.body),
         tuple(made.sized.items()),
         tuple(made.unique),
+        typed=tuple(made.typed.items()),
     )
 
 
@@ -202,7 +240,7 @@ def sum_leftover(s: Stmt) -> Stmt:
         return s
     held = {n for t in s.targets for n in walk(t.indices) if isinstance(n, Index)}
     values = tuple(_close(v, held) for v in s.values)
-    return Assign(s.targets, values, s.where)
+    return Assign(s.targets, values, s.where, s.adds, s.listed)
 
 
 def _close(e: Expr, held: set[Index]) -> Expr:

@@ -6,6 +6,7 @@ x[j, f]  ->  x[j * n_f + f]          for i in 0:n  ->  serial i in 0:n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.ir import flat, loops, stmt
@@ -21,7 +22,15 @@ def lower_to_flat(p: loops.Program, divisors: Mapping[str, int] | None = None) -
     return flat.Program(p.name, p.buffers, p.sizes, p.scalars, body, known)
 
 
-def apart(p: loops.Program, body: tuple[stmt.Stmt, ...]) -> dict[Var, Var]:
+def told_apart(p: flat.Program) -> flat.Program:
+    """A scheduled program whose loops are not called like a parameter: n in tiles of n_i, beside a size n_i"""
+    table = apart(p, p.body)
+    names = {v.name: made.name for v, made in table.items()}
+    order = tuple(names.get(n, n) for n in p.order)
+    return replace(p, body=substitute(p.body, table), order=order)
+
+
+def apart(p: loops.Program | flat.Program, body: tuple[stmt.Stmt, ...]) -> dict[Var, Var]:
     """New names for variables that are called like a parameter: a state `total` beside a tensor `total`."""
     taken = {b.name for b in p.buffers} | {v.name for v in (*p.sizes, *p.scalars)}
     made: dict[Var, Var] = {}

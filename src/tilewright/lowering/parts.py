@@ -34,7 +34,7 @@ def apart(p: coord.Program) -> tuple[coord.Program, ...]:
         made = []
         for k, turn in enumerate(rounds((s.targets, s.values), first)):
             targets, values = turn.exprs
-            made.append(_over(p, Assign(targets, values, s.where), k))
+            made.append(_over(p, Assign(targets, values, s.where, listed=s.listed), k))
         return tuple(made)
     return _summed(p, s) or (p,)
 
@@ -55,7 +55,7 @@ def _summed(p: coord.Program, s: Assign) -> tuple[coord.Program, ...]:
     made.sort(key=lambda pair: not _rows_first(pair[0]))
     whole = _rows_first(made[0][0])
     return tuple(
-        _over(p, Assign(s.targets, (e,), s.where, adds=k > 0 or not whole), k)
+        _over(p, Assign(s.targets, (e,), s.where, adds=k > 0 or not whole, listed=s.listed), k)
         for k, (_, e) in enumerate(made)
     )
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
 from tilewright.ir import coord, loops, stmt
-from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor
 from tilewright.ir.drive import (
     Key,
     Round,
@@ -51,6 +51,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
+from tilewright.lowering.compacted import Compacted
+from tilewright.lowering.env import Block, Env, Leaf
 from tilewright.lowering.parameters import buffers_of, sizes_of
 from tilewright.lowering.turns import (
     Turn,
@@ -65,9 +67,6 @@ from tilewright.lowering.turns import (
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
-Block = list[stmt.Stmt]
-Leaf = Callable[["_Env"], list[stmt.Stmt]]
-
 
 def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = None) -> loops.Program:
     """Stage I -> stage II."""
@@ -77,66 +76,31 @@ def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = Non
 
 
 @dataclass
-class _Env:
-    """Where indices, axes and accesses stand inside the loops around. An axis stands for the indices of an access."""
-
-    coords: dict[Index, Expr] = field(default_factory=dict)
-    pos: dict[Key, Expr] = field(default_factory=dict)
-    axis: dict[Key, Expr] = field(default_factory=dict)
-    made: dict[Key, tuple[Expr, ...]] = field(default_factory=dict)
-    found: dict[Key, Expr] = field(default_factory=dict)
-    entry: dict[Key, Expr] = field(default_factory=dict)
-
-    def inner(self) -> _Env:
-        tables = (self.coords, self.pos, self.axis, self.made, self.found, self.entry)
-        return _Env(*map(dict, tables))  # type: ignore[arg-type]
-
-    def without(self, todo: tuple[Index, ...]) -> _Env:
-        """These indices are bound anew: forget them, and what was found by them."""
-        gone = set(todo) & set(self.coords)
-        keep = lambda table: {k: v for k, v in table.items() if not gone & set(k[1])}
-        coords = {ix: e for ix, e in self.coords.items() if ix not in gone}
-        pos, axis, found, entry = map(keep, (self.pos, self.axis, self.found, self.entry))
-        return _Env(coords, pos, axis, dict(self.made), found, entry)
-
-
-@dataclass
-class _Lower:
+class _Lower(Compacted):
     program: coord.Program
     divisors: dict[str, int]
     sizes: dict[Index, Expr]
     names: Names
+    listed: dict[Index, coord.Listed] = field(default_factory=dict)
+    reducing: int = 0
 
     def statement(self, s: coord.Stmt) -> Block:
         if isinstance(s, coord.Append):
             return self.append(s)
         assert isinstance(s, coord.Assign)
+        self.listed = {n.index: n for n in s.listed}
         block: Block = []
         for turn in rounds((s.targets, s.values), spatial_lead(s)):
             targets, values = turn.exprs
-            here = coord.Assign(targets, values, s.where, s.adds)
+            here = coord.Assign(targets, values, s.where, s.adds, s.listed)
             leaf = partial(self.store, here)
-            block += self.over(spatial(s), _Env(), turn.first, leaf, here)
+            block += self.over(spatial(s), Env(), turn.first, leaf, here)
         return block
-
-    def append(self, s: coord.Append) -> Block:
-        def leaf(env: _Env) -> Block:
-            block: Block = []
-            where, value = self.value(s.where, env, block), self.value(s.value, env, block)
-            group: Expr = Const(0, "i64")
-            for g in s.group:
-                group = group * size_of(g, self.sizes) + env.coords[g]
-            slot = group * s.list.shape[-1] if s.group else Const(0, "i64")
-            assert s.list.values is not None and s.count.values is not None
-            block.append(stmt.Append(s.list.values, s.count.values, group, slot, where, value))
-            return block
-
-        return self.over((*s.group, *s.over), _Env(), None, leaf, s)
 
     # --- loops ------------------------------------------------------------------------------------
 
     def over(
-        self, todo: tuple[Index, ...], env: _Env, first: Load | None, leaf: Leaf, hints: object
+        self, todo: tuple[Index, ...], env: Env, first: Load | None, leaf: Leaf, hints: object
     ) -> Block:
         """Loops over indices, outermost first, around leaf; an index bound outside is bound anew."""
         env = env.without(todo)
@@ -159,10 +123,14 @@ class _Lower:
                     return [Turn(ix, a, ax, k) for ax, k in own_axes(a, ix)]
         return [Turn(ix)]
 
-    def along(self, turns: list[Turn], env: _Env, leaf: Leaf) -> Block:
+    def along(self, turns: list[Turn], env: Env, leaf: Leaf) -> Block:
         if not turns:
             return leaf(env)
         turn, rest = turns[0], turns[1:]
+        if turn.index in self.listed:
+            return self.named(turn.index, env, lambda inner: self.along(rest, inner, leaf))
+        if turn.index.within is not None and turn.index.within[0] in env.coords:
+            return self.part(turn.index, env, lambda inner: self.along(rest, inner, leaf))
         if turn.axis is None or turn.lead is None:
             v = Var(self.names.fresh(turn.index.name))
             inner = env.inner()
@@ -187,7 +155,7 @@ class _Lower:
             )
         return self.axis_loop(a, ax, env, lambda inner: self.counted(turn, rest, env, inner, leaf))
 
-    def counted(self, turn: Turn, rest: list[Turn], env: _Env, inner: _Env, leaf: Leaf) -> Block:
+    def counted(self, turn: Turn, rest: list[Turn], env: Env, inner: Env, leaf: Leaf) -> Block:
         """The rest of the loops, where this axis has added its part to the index."""
         a, ax, ix = turn.lead, turn.axis, turn.index
         assert a is not None and ax is not None
@@ -202,7 +170,7 @@ class _Lower:
                 body = [stmt.Guard(limits, tuple(body))]
         return body
 
-    def leaning(self, a: Load, ix: Index, env: _Env) -> Expr:
+    def leaning(self, a: Load, ix: Index, env: Env) -> Expr:
         """What axes of other dimensions add to an index: the row, for a diagonal."""
         made: Expr = const(0)
         own = [ax for ax, _ in own_axes(a, ix)]
@@ -222,13 +190,10 @@ class _Lower:
 
     def ragged_end(self, a: Load, ix: Index) -> bool:
         """Whether the last block of a blocked axis may stick out."""
-        size = size_of(ix, self.sizes)
         outer = max(k for _, k in own_axes(a, ix))
-        if isinstance(size, Const):
-            return bool(size.value % outer)
-        return not (isinstance(size, Var) and self.divisors.get(size.name, 1) % outer == 0)
+        return not self.divides(size_of(ix, self.sizes), outer)
 
-    def axis_loop(self, a: Load, ax: Axis, env: _Env, body: Leaf) -> Block:
+    def axis_loop(self, a: Load, ax: Axis, env: Env, body: Leaf) -> Block:
         """One loop over the positions of a storage axis."""
         mine, inner = held(a), env.inner()
         parent = env.pos[ax.parent, mine] if ax.parent is not None else const(0)
@@ -261,7 +226,7 @@ class _Lower:
             return const(0), ax.length
         return parent * ax.length, (parent + 1) * ax.length
 
-    def coordinate(self, ax: Axis, mine: Key, nth: Expr, env: _Env, body: Leaf) -> Block:
+    def coordinate(self, ax: Axis, mine: Key, nth: Expr, env: Env, body: Leaf) -> Block:
         """The coordinate at a position, loaded or counted; positions without an entry are left out."""
         p = env.pos[ax, mine]
         if ax.indices is None:
@@ -281,7 +246,7 @@ class _Lower:
 
     # --- accesses that do not drive ---------------------------------------------------------------
 
-    def find(self, a: Load, env: _Env, inside: Leaf, upto: Axis | None = None) -> Block:
+    def find(self, a: Load, env: Env, inside: Leaf, upto: Axis | None = None) -> Block:
         """Positions of an access from its coordinates, axis by axis; `inside` where all are there."""
         t: Tensor = a.buffer
         mine = held(a)
@@ -307,7 +272,7 @@ class _Lower:
         rest = self.find(a, inner, inside, upto)
         return [*block, *rest] if there is None else [*block, stmt.Guard(there, tuple(rest))]
 
-    def known(self, a: Load, env: _Env) -> Expr | None:
+    def known(self, a: Load, env: Env) -> Expr | None:
         """The entry of an access, where the loops stand on an entry of a tensor that it has met."""
         for m in a.buffer.met:
             at = held(a)[::-1] if m.turned else held(a)
@@ -317,13 +282,13 @@ class _Lower:
                 return Load(m.at, (p if other.perm is None else Load(other.perm, (p,)),))
         return None
 
-    def read(self, a: Load, known: Expr, env: _Env, inside: Leaf) -> Block:
+    def read(self, a: Load, known: Expr, env: Env, inside: Leaf) -> Block:
         """Where an entry is known to stand, or not to be: nothing is searched."""
         e, inner = Var(self.names.fresh(f"at_{a.buffer.name}")), env.inner()
         inner.entry[last_stored(a), held(a)] = e
         return [stmt.Let(e, known), stmt.Guard(const(0) <= e, tuple(inside(inner)))]
 
-    def filled(self, a: Load, env: _Env, inside: Leaf) -> Block:
+    def filled(self, a: Load, env: Env, inside: Leaf) -> Block:
         """`inside` where a place that may be a hole has an entry."""
         t, mine = a.buffer, held(a)
         if not t.holes or (t.perm, mine) in env.pos:
@@ -333,7 +298,7 @@ class _Lower:
         at = stmt.Let(q, Load(t.perm, self.stored_at(a, env)))
         return [at, stmt.Guard(const(0) <= q, tuple(inside(inner)))]
 
-    def searched(self, a: Load, ax: Axis, parent: Expr, crd: Expr, env: _Env, block: Block) -> Expr:
+    def searched(self, a: Load, ax: Axis, parent: Expr, crd: Expr, env: Env, block: Block) -> Expr:
         """The position of a coordinate on a stored axis; the condition that it is there."""
         mine = held(a)
         lo, hi = self.span(ax, parent)
@@ -348,7 +313,7 @@ class _Lower:
         env.pos[ax, mine] = p
         return const(0) <= p
 
-    def bound(self, a: Load, ax: Axis, env: _Env, block: Block) -> Expr:
+    def bound(self, a: Load, ax: Axis, env: Env, block: Block) -> Expr:
         """The coordinate of an axis, from that of its index: i -> i // 16, then i % 16"""
         for ix, dim in zip(held(a), a.buffer.coords, strict=False):
             nth = next((n for n, (part, _) in enumerate(dim) if part is ax), None)
@@ -361,7 +326,7 @@ class _Lower:
 
     # --- values -----------------------------------------------------------------------------------
 
-    def store(self, s: coord.Assign, env: _Env) -> Block:
+    def store(self, s: coord.Assign, env: Env) -> Block:
         block: Block = []
         for target, value in zip(s.targets, s.values, strict=True):
             made = self.value(value, env, block)
@@ -371,7 +336,7 @@ class _Lower:
             block.append(stmt.Store(buffer, at, cast(buffer.dtype, made)))
         return block
 
-    def place(self, a: Load, env: _Env, block: Block) -> tuple[Buffer, tuple[Expr, ...]]:
+    def place(self, a: Load, env: Env, block: Block) -> tuple[Buffer, tuple[Expr, ...]]:
         t: Tensor = a.buffer
         assert t.values is not None
         if not t.sparse:
@@ -379,7 +344,7 @@ class _Lower:
         trail = tuple(self.value(ix, env, block) for ix in a.indices[rank(t) :])
         return t.values, (*self.position(a, env), *trail)
 
-    def position(self, a: Load, env: _Env) -> tuple[Expr, ...]:
+    def position(self, a: Load, env: Env) -> tuple[Expr, ...]:
         """The index into a sparse tensor's values: last stored axis, then the inside of a block."""
         t: Tensor = a.buffer
         mine, path = held(a), structure(t)
@@ -396,19 +361,21 @@ class _Lower:
         n = len(t.perm.shape)
         return (Load(t.perm, at[:n]), *at[n:])
 
-    def stored_at(self, a: Load, env: _Env) -> tuple[Expr, ...]:
+    def stored_at(self, a: Load, env: Env) -> tuple[Expr, ...]:
         """The place in the order of storage: position on the last stored axis, then the inside of a block."""
         mine, path = held(a), structure(a.buffer)
         last = max(n for n, ax in enumerate(path) if stored(ax))
         return (env.pos[path[last], mine], *(env.axis[ax, mine] for ax in path[last + 1 :]))
 
-    def value(self, e: Expr, env: _Env, block: Block) -> Expr:
+    def value(self, e: Expr, env: Env, block: Block) -> Expr:
         """An expression with coordinates resolved; reductions are emitted into block."""
         match e:
             case Index():
                 if e not in env.coords:
                     raise error("unknown-axis", name=e.name)
                 return env.coords[e]
+            case Nth(indices):
+                return self.nth(indices, env)
             case Load(buffer, _) if isinstance(buffer, Tensor):
                 return self.load(e, env, block)
             case Reduce():
@@ -419,7 +386,7 @@ class _Lower:
         made = rebuild(e, lambda c: self.value(c, env, block))
         return binary(made.op, made.a, made.b) if isinstance(made, Bin) else made
 
-    def stands(self, a: Load, env: _Env) -> bool:
+    def stands(self, a: Load, env: Env) -> bool:
         """Whether the loops around stand on the entry of an access."""
         t, mine = a.buffer, held(a)
         if (last_stored(a), mine) in env.entry:
@@ -427,19 +394,19 @@ class _Lower:
         there = all((ax, mine) in env.pos for ax in structure(t))
         return there and (not t.holes or (t.perm, mine) in env.pos)
 
-    def stored(self, a: Load, env: _Env, block: Block, d: str) -> Expr:
+    def stored(self, a: Load, env: Env, block: Block, d: str) -> Expr:
         """1 where an access has an entry, else 0"""
         if not a.buffer.sparse or self.stands(a, env):
             return Const(1.0, d)
         return self.looked_up(a, env, block, d, lambda _: Const(1.0, d), "stored")
 
-    def load(self, a: Load, env: _Env, block: Block) -> Expr:
+    def load(self, a: Load, env: Env, block: Block) -> Expr:
         t: Tensor = a.buffer
         if t.parts:
             return reduce(add, [self.load(part, env, block) for part in by_parts(a)])
         d = compute_dtype(t.dtype)
 
-        def there(inner: _Env) -> Expr:
+        def there(inner: Env) -> Expr:
             if t.values is None:
                 return Const(1.0, d)
             buffer, at = self.place(a, inner, block)
@@ -450,7 +417,7 @@ class _Lower:
         return self.looked_up(a, env, block, d, there, "value")
 
     def looked_up(
-        self, a: Load, env: _Env, block: Block, d: str, there: Callable[[_Env], Expr], of: str
+        self, a: Load, env: Env, block: Block, d: str, there: Callable[[Env], Expr], of: str
     ) -> Expr:
         """there() where the access has an entry, else 0: a sum over at most one entry."""
         key = (a, (*held(a), d, of))
@@ -461,7 +428,7 @@ class _Lower:
             env.found[key] = v
         return env.found[key]
 
-    def reduce(self, e: Reduce, env: _Env, block: Block) -> Expr:
+    def reduce(self, e: Reduce, env: Env, block: Block) -> Expr:
         """The result of a reduction; several parts share one accumulation, and only parts asked for are made."""
         key = (id(e.monoid), *map(id, e.over), *map(id, e.args))
         if key not in env.made:
@@ -470,21 +437,23 @@ class _Lower:
             env.made[*key, e.part] = (self.finalise(e, env.made[key], block),)
         return env.made[*key, e.part][0]
 
-    def accumulate(self, e: Reduce, env: _Env, block: Block) -> tuple[Expr, ...]:
+    def accumulate(self, e: Reduce, env: Env, block: Block) -> tuple[Expr, ...]:
         fresh, m = self.names.fresh, e.monoid
         state = tuple(Var(fresh(n), d) for n, d in zip(m.state, m.dtypes, strict=True))
 
-        def leaf(turn: Round, inner: _Env) -> Block:
+        def leaf(turn: Round, inner: Env) -> Block:
             inside: Block = []
             args = tuple(self.value(a, inner, inside) for a in turn.exprs)
             return self.unless(turn.but, inner, [*inside, stmt.Fold(state, m, args)])
 
         block.append(stmt.Init(state, m))
+        self.reducing += 1
         for turn in rounds_of(e):
             block += self.over(e.over, env, turn.first, partial(leaf, turn), turn.exprs)
+        self.reducing -= 1
         return state
 
-    def unless(self, but: tuple[Load, ...], env: _Env, inside: Block) -> Block:
+    def unless(self, but: tuple[Load, ...], env: Env, inside: Block) -> Block:
         """`inside` where none of these accesses has an entry."""
         for a in but:
             block: Block = []

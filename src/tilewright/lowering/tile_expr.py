@@ -174,6 +174,7 @@ class Tiler:
                 return dot if dot is not None else self.reduce(op, lanes, inner)
             case LaneScan(op, lane, inner):
                 t = self.value(inner)
+                t = t if lane in t.lanes else self.spread(t, lane)
                 return Tiled(tile.Scan(op, t.e, t.lanes.index(lane)), t.lanes)
             case Lookup(b, lo, hi, key, start):
                 return self.search(b, lo, hi, key, start is not None)

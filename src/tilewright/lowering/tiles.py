@@ -196,6 +196,8 @@ class _Lower:
                 self.atomic(op, b, at, v)
             case stmt.Publish():
                 self.publish(s)
+            case stmt.Append():
+                self.append(s)
             case stmt.Prefetch():
                 raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out", s)
             case _:
@@ -412,6 +414,33 @@ class _Lower:
         lanes = self.t.sort({*lanes, *value.lanes})
         parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
         return parts, self.t.broadcast(value, lanes), self.t.mask(lanes)
+
+    def append(self, s: stmt.Append) -> None:
+        """A scan inside the tile, and one addition to the shared count for all that the tile keeps."""
+        if not s.shared:
+            raise refuse("append", "its order is carried by no program", "carry() it first", s)
+        where, value, group = (self.t.value(e) for e in (s.where, s.value, s.group))
+        lanes = self.t.sort({*where.lanes, *value.lanes})
+        if len(lanes) > 1 or group.lanes:
+            raise refuse("append", "it runs over several lanes", "keep one of them", s)
+        keep, mask = self.t.broadcast(where, lanes), self.t.mask(lanes)
+        keep = keep if mask is None else Bin("&", mask, keep)
+        if lanes and not where.lanes and mask is None:
+            keep = self.t.spread_to(where, lanes)
+        held = self.t.emit("keep", "b1", keep, lanes)
+        kept = self.t.emit("kept", "i32", cast("i32", held.e), lanes).e
+        total: Expr = tile.Reduce("sum", kept, 0) if lanes else kept
+        upto: Expr = tile.Scan("sum", kept, 0) if lanes else kept
+        base = self.t.fresh("base", s.count.dtype)
+        self.t.types[base] = ()
+        self.t.push(tile.FetchAdd(base, s.count, group.e, total))
+        start = self.t.value(s.slot).e + cast("i64", base) - 1
+        entry = self.t.broadcast(value, lanes)
+        self.t.push(tile.Store(s.list, (start, upto), cast(s.list.dtype, entry), held.e))
+        if s.at is not None:
+            self.t.env[s.at] = self.t.emit(
+                "at", "i64", select(held.e, start + upto, const(-1)), lanes
+            )
 
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""

@@ -7,6 +7,7 @@ from tilewright.ops.arithmetic import add, matmul, multiply
 from tilewright.ops.attention import attention
 from tilewright.ops.bsr_matmul import bsr_matmul
 from tilewright.ops.einsum import einsum
+from tilewright.ops.index import Index
 from tilewright.ops.linear import linear
 from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
@@ -32,6 +33,7 @@ SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unuse
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 
 __all__ = [
+    "Index",
     "attention",
     "bsr_matmul",
     "einsum",

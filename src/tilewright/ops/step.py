@@ -1,4 +1,4 @@
-"""One statement on real tensors: which views it reads, which sizes it has, which kernel serves it.
+"""A statement on real tensors: which kernel serves it, and running that.
 
 In: tensors and integers by name. Out: its outputs. Kernels are kept by their key: settings, width classes,
 alignment; never by sizes of structures.
@@ -6,45 +6,26 @@ alignment; never by sizes of structures.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from tilewright import driver
-from tilewright.analysis.domain import covers, drivers, leading, unions
-from tilewright.analysis.merge import growing
-from tilewright.formats.bind import Bound, Spec, bind, met_name
-from tilewright.formats.storage import stored_dims
-from tilewright.ir.coord import Program
-from tilewright.ir.coord import Tensor as Tensor_
-from tilewright.ir.drive import rank, stored
-from tilewright.ir.expr import Buffer, Const, Expr, Var
-from tilewright.ir.loops import Lookup
-from tilewright.ir.node import walk
+from tilewright.analysis.domain import covers
+from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.text import text
-from tilewright.language.trace import Traced, source_of
-from tilewright.lowering.flatten import lower_to_flat
-from tilewright.lowering.parameters import sizes_of
-from tilewright.lowering.parts import apart
-from tilewright.lowering.position import lower_to_position
-from tilewright.ops.args import E_LIST, LIST, T_LIST, Arg
 from tilewright.ops.backend import on_device, precision
 from tilewright.ops.dtypes import TORCH
-from tilewright.ops.meeting import Pair
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
-from tilewright.ops.views import VIEWS, derive_views, is_crossed, rows_view, sorted_view, view_of
+from tilewright.ops.statement import Statement
+from tilewright.ops.views import derive_views
 from tilewright.runtime import build_c
-from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting, gather_registers
-from tilewright.schedule.shape import block_product, nest_of, product_of
+from tilewright.schedule.shape import block_product
 from tilewright.support import knobs
-from tilewright.support.errors import TilewrightError
-from tilewright.support.places import locating
 
 EXACT = 512
 NARROW = 1 << 31
@@ -54,241 +35,12 @@ DEPTH = 64  # of one step of a product over blocks
 EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add up
 
 
-class Step:
+class Step(Statement):
     """A bound statement, ready to run on lists of tensors."""
 
-    def __init__(
-        self,
-        traced: Traced,
-        args: Sequence[Arg],
-        names: Sequence[str],
-        backend: str,
-        device: int = -1,
-    ) -> None:
-        self.traced, self.backend, self.device = traced, backend, device
-        self.args = {a.name: a for a in args}
-        self.names = list(names)
+    def begin(self) -> None:
         self.kernels: dict[tuple[Any, ...], Ready] = {}
         self.quick: dict[tuple[Any, ...], Ready] = {}
-        self.int_names = [n for a in args for n in a.ints]
-        with self.locating():
-            self.bind(args)
-
-    def locating(self) -> locating:
-        """What is raised inside names the statement."""
-        s = self.traced.body[0]
-        return locating(source_of(s), s)
-
-    # --- what the statement is made of ------------------------------------------------------------
-
-    def bind(self, args: Sequence[Arg]) -> None:
-        """Views, formats, arrays and sizes."""
-        traced, backend = self.traced, self.backend
-        lends = [a.kind[5:] for a in args if a.name in traced.inputs and a.kind.startswith("like:")]
-        used = [*traced.inputs, *(n for n in lends if n not in traced.inputs)]
-        sparse = [
-            a
-            for a in args
-            if a.name in used and a.kind != "dense" and not a.kind.startswith("like:")
-        ]
-        borrowers = {a.name: [b.name for b in args if b.kind == f"like:{a.name}"] for a in sparse}
-        self.searched: list[str] = []
-        self.views = {a.name: rows_view(a.kind) for a in sparse}
-        self.used = used
-        leads: set[str] = set()
-        self.unions: set[str] = set()
-        if sparse:
-            program = self.bind_views().program
-            leads, self.unions = leading(program), unions(program) & set(borrowers)
-        for a in sparse:
-            mine = {a.name, *borrowers[a.name]}
-            if mine & leads:
-                listed = f"{a.name}.{E_LIST[0]}" in self.names
-                nested = backend == "c" or listed or is_crossed(traced, mine)
-                self.views[a.name] = view_of(traced, a, nested, borrowers[a.name])
-            else:
-                self.searched.append(a.name)
-                self.views[a.name] = sorted_view(a.kind)
-        for n in self.searched:
-            if self.args[n].ordered and not self.grows(n):
-                self.views[n] = rows_view(self.args[n].kind)
-        try:
-            self.settle()
-        except TilewrightError:
-            whole = {n: "csr" for n, v in self.views.items() if v.startswith("parts+")}
-            if not whole or any(stored_dims(self.args[n].kind) != 2 for n in whole):
-                raise
-            self.views |= whole  # parts that cannot be walked here are read as one list of rows
-            self.settle()
-        self.sizes = self.size_function()
-        programs = apart(self.bound.program)
-        self.pieces = [self] if len(programs) == 1 else [self.piece(p) for p in programs]
-
-    def settle(self) -> None:
-        """The program over the chosen views, and the arrays that it reads."""
-        self.bound: Bound = self.bind_views()
-        self.wanted = [self.source(b) for b in self.bound.arrays]
-        self.missing = [n for n in self.wanted if n not in self.names]
-        self.classify()
-
-    def piece(self, p: Program) -> Step:
-        """The same step over one of the programs that a tensor in parts makes of its statement."""
-        made = copy.copy(self)
-        made.bound = replace(self.bound, program=p)
-        made.kernels, made.quick, made.pieces = {}, {}, [made]
-        made.classify()
-        made.sizes = made.size_function()
-        return made
-
-    def bind_views(self) -> Bound:
-        return bind(self.traced, {n: self.spec(self.args[n]) for n in self.used})
-
-    def grows(self, name: str) -> bool:
-        """Whether an argument, as it is viewed now, is searched for keys that grow over a range that stays."""
-        nest = lower_to_flat(lower_to_position(self.bind_views().program))
-        found = (s.value for loop in loops(nest) for s in growing(loop))
-        return any(isinstance(e, Lookup) and e.buffer.name == f"{name}_indices" for e in found)
-
-    def spec(self, a: Arg) -> Spec:
-        view = self.views.get(a.name, a.kind)
-        if view.startswith("parts+"):
-            return Spec(view, a.dtype, a.rank, a.index, values=a.values, parts=a.parts)
-        perm = VIEWS.get(view, {"perm": "perm"}).get("perm") in a.arrays
-        if view in ("csc", "bsc"):
-            perm = "t_perm" in a.arrays or "t_indptr" not in a.arrays
-        if view == "csr" and a.kind != "csr":
-            perm = True
-        met = self.met(self.args.get(a.kind.removeprefix("like:"), a))
-        made = Spec(view, a.dtype, a.rank, a.index, a.blocks, perm, a.values, a.strided)
-        return replace(made, ordered=a.ordered, met=met)
-
-    def met(self, a: Arg) -> tuple[tuple[str, bool], ...]:
-        """The arguments here at whose entries those of another one are known."""
-        told = ((n, turned) for n in self.views for turned in (False, True))
-        return tuple(m for m in told if met_name(*m) in a.arrays)
-
-    @cached_property
-    def pairs(self) -> tuple[Pair, ...]:
-        """(searched, driving, by swapped indices): arguments whose entries could be known instead of searched."""
-        csr = [n for n in self.views if self.args[n].kind == "csr"]
-        told = ((b, a, t) for b in csr for a in csr for t in (False, True) if a != b)
-        return tuple(pair for pair in told if self.would_read(pair))
-
-    def would_read(self, pair: Pair) -> bool:
-        """Whether the statement would read the array of a pair, if it had it."""
-        name, other, turned = pair
-        fresh, label = copy.copy(self), met_name(other, turned)
-        arg = self.args[name]
-        if label not in arg.arrays:
-            arg = replace(arg, arrays=(*arg.arrays, label))
-        fresh.args = {**self.args, name: arg}
-        nest = lower_to_position(fresh.bind_views().program)
-        return any(isinstance(n, Buffer) and n.name == f"{name}_{label}" for n in walk(nest.body))
-
-    def source(self, buffer: str) -> str:
-        """The name, among the op's tensors, of an array of the bound program."""
-        for name, view in self.views.items():
-            if view not in VIEWS and buffer in {f"{name}_{a}" for a in self.args[name].arrays}:
-                return f"{name}.{buffer[len(name) + 1 :]}"
-            for other, turned in self.met(self.args[name]):
-                if buffer == f"{name}_{met_name(other, turned)}":
-                    return f"{name}.{met_name(other, turned)}"
-            for what, held in VIEWS.get(view, {}).items():
-                if buffer == f"{name}_{what}":
-                    return f"{name}.{held}"
-        return buffer
-
-    def classify(self) -> None:
-        """Which sizes are widths (compiled by class) and whether there are rows to list.
-
-        Widths are the contiguous dimensions of inputs, dense ones and those inside of stored entries; an
-        output's own last dimension is a coarse one.
-        """
-        p = self.bound.program
-        flat = lower_to_flat(lower_to_position(p))
-        arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
-        self.found = [t.name for t in p.tensors if t.name in self.views and arrays & entries_of(t)]
-        self.nest = nest_of(flat)
-        self.product = product_of(self.nest)
-        held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
-        widths: dict[str, None] = {}
-        for t in p.tensors:
-            listing = len(t.shape) == 1 and t.dtype in ("i32", "i64")
-            if t.role == "in" and not t.sparse and t.shape and not listing:
-                arg = self.args.get(t.name)
-                unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
-                widths.setdefault(self.name_of_size(t.shape[unit]))
-            elif t.role == "in" and t.sparse and len(t.shape) > rank(t):
-                widths.setdefault(self.name_of_size(t.shape[-1]))
-        self.widths = [w for w in widths if w not in held]
-        last = [self.name_of_size(t.shape[-1]) for t in p.outputs if not t.sparse and t.shape]
-        self.coarse = [n for n in last if n not in held and n not in self.widths]
-        blocked = [a for a in self.args.values() if a.block != "1x1"]
-        self.blocked = self.block_sizes(blocked)
-        rows = self.nest.rows is not None or self.nest.edges is not None
-        self.listed = rows and not self.nest.blocks and self.product is None
-        self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
-        self.lists = self.list_names()
-
-    def block_sizes(self, blocked: list[Arg]) -> dict[str, int]:
-        """Sizes that blocks cut, with the block: a length counts as whole blocks, or as not."""
-        made = {}
-        for a in blocked:
-            for t in self.bound.program.tensors:
-                if t.name == a.name:
-                    for e, b in zip(t.shape[:2], a.blocks, strict=True):
-                        made[self.name_of_size(e)] = b
-        return made
-
-    @staticmethod
-    def name_of_size(e: Expr) -> str:
-        return e.name if isinstance(e, Var) else text(e)
-
-    def list_names(self) -> tuple[str, tuple[str, ...]] | None:
-        """(prefix of the plan's names, the tensors of the work list), when one came along."""
-        if not self.listed or self.backend == "c":
-            return None
-        lead = drivers(self.bound.program.body[0])
-        name = next((a.buffer.name for a in lead if a.buffer.name in self.views), None)
-        if name is None:
-            return None
-        labels = E_LIST if self.nest.rows is None else LIST
-        if self.views.get(name) == "csc":
-            labels = T_LIST
-        made = tuple(f"{name}.{n}" for n in labels)
-        return (made[0].removesuffix("units"), made) if made[0] in self.names else None
-
-    def size_function(self) -> Callable[[Sequence[Tensor], Sequence[int]], tuple[int, ...]]:
-        """All run-time sizes of the program, in order, as one generated function."""
-        rules = {r.size: r for r in self.bound.rules}
-        at = {n: k for k, n in enumerate([*self.names, *self.missing])}
-        source_of = {r: self.source(b) for r, b in ((b, b) for b in self.bound.arrays)}
-        made = []
-        self.size_names = [v.name for v in sizes_of(self.bound.program)]
-        given = self.given
-        for name in self.size_names:
-            if name in rules:
-                r = rules[name]
-                k = at[source_of.get(r.array, r.array)]
-                what = f"t[{k}].stride({r.dim})" if r.stride else f"t[{k}].shape[{r.dim}]"
-                made.append(f"{what}{r.offset:+d}" if r.offset else what)
-            else:
-                made.append(f"ints[{given[name]}]")
-        return eval(f"lambda t, ints: ({', '.join(made)},)")
-
-    @cached_property
-    def given(self) -> dict[str, int]:
-        """Where the logical sizes of sparse arguments stand among the integers."""
-        made = {}
-        for name in self.views:
-            t = next(t for t in self.bound.program.tensors if t.name == name)
-            for d in range(rank(t)):
-                made[self.name_of_size(t.shape[d])] = self.int_names.index(f"{name}.n{d}")
-            if f"{name}.entries" in self.int_names:
-                made[f"{name}_entries"] = self.int_names.index(f"{name}.entries")
-        return made
-
-    # --- running ----------------------------------------------------------------------------------
 
     def __call__(
         self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
@@ -332,7 +84,9 @@ class Step:
             return (*exact, mark[-1])
         classes = tuple([self.divisor(self.size_names[k], sizes[k]) for k in self.narrow_at])
         whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
-        spans = tuple([ceil_pow2(min(sizes[k], 2 * EXACT)) for k in self.width_at])
+        spans = tuple(
+            [ceil_pow2(min(n, 2 * EXACT)) if (n := sizes[k]) else 0 for k in self.width_at]
+        )
         small = all([sizes[k] < NARROW for k in self.narrow_at])
         return (classes, whole, spans, small, *mark[-3:])
 
@@ -488,12 +242,6 @@ class Step:
             new = like.new_empty if fake or covers(self.bound.program, t) else like.new_zeros
             made.append(new(shape, dtype=TORCH[t.dtype]))
         return made
-
-
-def entries_of(t: Tensor_) -> set[str]:
-    """The index array of the last stored axis: the only one whose coordinates may stand in any order."""
-    last = [[ax for ax in part.axes if stored(ax)][-1] for part in t.whole]
-    return {ax.indices.name for ax in last if ax.indices is not None}
 
 
 def divisor(size: int) -> int:

@@ -8,6 +8,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     long ones                     32 lanes of partial sums, added up at the end
     variable reductions           serial, with gathers prefetched; entries likewise
     searches with growing keys    from the place before
+    a compacted list              schedule/default_append.py
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
+from tilewright.schedule.append import append_of
+from tilewright.schedule.default_append import append_c
 from tilewright.schedule.edit import loops
 from tilewright.schedule.follow import followed
 from tilewright.schedule.legal import carried
@@ -31,6 +34,9 @@ PARTS = 32
 
 def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     """Stage III -> stage III with grid, lanes and serial loops."""
+    listed = append_of(p)
+    if listed is not None:
+        return append_c(p, listed)
     nest = nest_of(p)
     s = _features(Scheduled(p), nest, options)
     for x in nest.spatial:
@@ -61,7 +67,7 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     else:
         s = s.then("split", name, options.width)
     s = s.then("kind", f"{name}_i", "lane")
-    if len(nest.spatial) == 2:
+    if len(nest.spatial) == 2 and nest.spatial[0].body == (last,):
         s = s.then("reorder", nest.spatial[0].var.name, f"{name}_o")
     return s
 

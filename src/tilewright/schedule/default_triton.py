@@ -9,6 +9,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
     monoids without a lane form   serial, in order
+    a compacted list              schedule/default_append.py
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
+from tilewright.schedule.append import append_of
+from tilewright.schedule.default_append import append_triton
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
 from tilewright.schedule.record import Scheduled
@@ -34,6 +37,9 @@ from tilewright.schedule.shape import (
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
     """Stage III -> stage III with grid, lanes and serial loops."""
+    listed = append_of(p)
+    if listed is not None:
+        return append_triton(p, listed, setting)
     nest = nest_of(p)
     product = product_of(nest)
     s = Scheduled(p)

@@ -18,7 +18,7 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.flatten import linear
 from tilewright.lowering.lanes import lanes_of, value_lanes
-from tilewright.schedule.edit import blocks, illegal, loops
+from tilewright.schedule.edit import blocks, illegal, loops, uses
 
 Body = tuple[stmt.Stmt, ...]
 # Fields of a statement that hold no expression of its own.
@@ -69,11 +69,17 @@ def carried(loop: Loop) -> str:
     return ", ".join(dict.fromkeys(v.name for s in folds(loop.body) for v in s.state))
 
 
+def orders(s: stmt.Append, loop: Loop) -> bool:
+    """Whether a loop decides the order of a list, rather than which list it is."""
+    return not s.shared and not uses(s.group, loop.var)
+
+
 def in_order(loop: Loop) -> str:
     """Why the iterations of a loop must keep their order: appends, folds without a lane form, memory read back."""
-    inside = list(within(loop.body))
-    if any(isinstance(s, stmt.Append) for s in inside) and any(isinstance(s, Loop) for s in inside):
-        return "it appends in order"
+    for x in within(loop.body):
+        inside = within(x.body) if isinstance(x, Loop) else ()
+        if any(isinstance(s, stmt.Append) and orders(s, loop) for s in inside):
+            return "it appends in order"
     for s in folds(loop.body):
         if not s.monoid.laned:
             return f"{s.monoid.name} is folded in order: it has no lane form"

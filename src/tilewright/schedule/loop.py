@@ -11,14 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Const, Expr, Var, const, minimum
+from tilewright.ir.expr import Bin, Const, Expr, Load, Var, const, minimum
 from tilewright.ir.flat import Loop
+from tilewright.ir.node import walk
 from tilewright.schedule.edit import edit, find, illegal, loops, uses
 from tilewright.schedule.legal import (
     at_least,
     bound_lane,
     carried,
     in_order,
+    orders,
     republished,
     rereads,
     uneven,
@@ -59,9 +61,20 @@ def split(p: flat.Program, name: str, factor: int) -> flat.Program:
         at = stmt.Let(loop.var, loop.lo + outer * factor + inner)
         nest = Loop(inner, const(0), const(factor), loop.kind, (at, *body))
         count = (extent + (factor - 1)) // factor
-        return [Loop(outer, const(0), count, loop.kind, (nest,))]
+        return [Loop(outer, const(0), count, loop.kind, _live(loop, outer, factor, nest))]
 
     return edit(p, name, rule)
+
+
+def _live(loop: Loop, outer: Var, factor: int, nest: Loop) -> tuple[stmt.Stmt, ...]:
+    """A loop whose body asks v < n for a number that is read: parts that are wholly beyond it do nothing."""
+    match loop.body[-1]:
+        case stmt.Guard(Bin("<", a, n)) if a is loop.var and any(
+            isinstance(x, Load) for x in walk(n)
+        ):
+            if len(loop.body) == 1 and not uses(n, loop.var):
+                return (stmt.Guard(loop.lo + outer * factor < n, (nest,)),)
+    return (nest,)
 
 
 def fuse(p: flat.Program, outer: str, inner: str) -> flat.Program:
@@ -130,7 +143,7 @@ def kind(p: flat.Program, name: str, to: str) -> flat.Program:
 
 
 def _independent(what: str, loop: Loop) -> None:
-    if any(isinstance(s, stmt.Append) for s in within(loop.body)):
+    if any(isinstance(s, stmt.Append) and orders(s, loop) for s in within(loop.body)):
         raise illegal(what, "it appends in order", "keep it serial", ir=loop)
     if carried(loop):
         raise illegal(what, f"it carries the reduction {carried(loop)}", ir=loop)

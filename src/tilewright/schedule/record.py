@@ -21,6 +21,7 @@ from typing import TypeVar
 from tilewright.ir import coord, flat
 from tilewright.schedule import coord as stage_one
 from tilewright.schedule import loop, memory, reduce, together, work
+from tilewright.schedule.append import carry
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.support.errors import ScheduleError
@@ -37,7 +38,7 @@ _GRID = (loop.order, loop.swizzle, loop.persistent)
 _STATEMENTS = (together.compute_at, together.inline, together.merge)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
-_ROWS = (work.pad, work.work_list, work.segments)
+_ROWS = (work.pad, work.work_list, work.segments, carry)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
     fn.__name__: fn for fn in (*_LOOPS, *_GRID, *_STATEMENTS, *_REDUCTIONS, *_READS, *_ROWS)
 }

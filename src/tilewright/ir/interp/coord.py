@@ -15,16 +15,16 @@ Entries outside the tensor's shape (padding, blocks that stick out) are not entr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, part_sizes
 from tilewright.ir.drive import held, key_of, lead, rank, rounds, rounds_of, stored, structure
-from tilewright.ir.expr import Buffer, Cast, Expr, Load, Var, compute_dtype, dtype_of
+from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
 from tilewright.ir.interp.memory import Memory
 from tilewright.ir.monoid import Monoid, apply
@@ -66,13 +66,16 @@ class _Run(Maker):
         self.p, self.memory = p, memory
         self.start: Env = {v: convert(scalars[v.name], v.dtype) for v in p.scalars}
         self.sizes = self.index_sizes()
+        self.listed: dict[Index, coord.Listed] = {}
         self.tables: dict[tuple[Any, ...], dict[tuple[int, ...], list[Entry]]] = {}
 
     def index_sizes(self) -> dict[Index, int]:
         found = [n for n in walk(self.p.body) if isinstance(n, Load)]
         found += [_list_access(s) for s in self.p.body if isinstance(s, coord.Append)]
         pairs = (z for a in found for z in zip(a.indices, a.buffer.shape, strict=False))
-        return {ix: evaluate(n, self.memory.sizes) for ix, n in pairs if isinstance(ix, Index)}
+        sizes = {ix: n for ix, n in pairs if isinstance(ix, Index)}
+        sizes = part_sizes(self.p.body, sizes)
+        return {ix: evaluate(n, self.memory.sizes) for ix, n in sizes.items()}
 
     def program(self) -> None:
         for s in self.p.body:
@@ -86,6 +89,7 @@ class _Run(Maker):
         spatial = tuple(dict.fromkeys(named))
         first = lead(s.targets, spatial)
         first = lead(values, spatial) if first is None else first
+        self.listed = {n.index: n for n in s.listed}
         for turn in rounds((s.targets, tuple(values)), first):
             targets, exprs = turn.exprs
             for env in self.over(spatial, self.start, turn.first):
@@ -94,13 +98,16 @@ class _Run(Maker):
 
     def append(self, s: coord.Append) -> None:
         where, value = transform(s.where, _widen), transform(s.value, _widen)
-        for env in self.over((*s.group, *s.over), self.start, None):
-            if self.value(where, env):
-                group = self.index(s.group, env)
-                here = group if group else (0,) * len(s.count.shape)
-                n = int(self.element(s.count, here, s))
-                self.write(s.list, (*group, n), self.value(value, env), s)
-                self.write(s.count, here, n + 1, s)
+        start = Const(0, "i64") if s.start is None else transform(s.start, _widen)
+        for outer in self.over(s.group, self.start, None):
+            group = self.index(s.group, outer)
+            n = int(self.value(start, outer))
+            for env in self.over(s.over, outer, None):
+                if self.value(where, env):
+                    at = (n,) if s.start is not None else (*group, n)
+                    self.write(s.list, at, self.value(value, env), s)
+                    n += 1
+            self.write(s.count, group or (0,), n, s)
 
     def store(self, a: Load, value: Value, env: Env, where: Any) -> None:
         at = self.index(a.indices, env)
@@ -126,8 +133,25 @@ class _Run(Maker):
             for inner in self.entries(first, env):
                 yield from self.over(rest, inner, None)
         else:
-            for n in range(self.sizes[todo[0]]):
+            for n in self.range(todo[0], env):
                 yield from self.over(todo[1:], {**env, todo[0]: np.int64(n)}, first)
+
+    def named(self, of: coord.Listed, env: Env) -> Iterator[int]:
+        """The values of a compacted axis, in the order of its list."""
+        room = self.sizes[of.place]
+        below = room if of.below is None else min(int(self.value(of.below, env)), room)
+        for p in range(below):
+            first = int(self.value(of.at, {**env, of.place: np.int64(p)})) * of.tile
+            yield from range(first, min(first + of.tile, self.sizes[of.index]))
+
+    def range(self, ix: Index, env: Env) -> Iterable[int]:
+        if ix in self.listed:
+            return self.named(self.listed[ix], env)
+        if ix.within is None or ix.within[0] not in env:
+            return range(self.sizes[ix])
+        outer, count = ix.within
+        first = int(env[outer]) * count
+        return range(first, min(first + count, self.sizes[ix]))
 
     def entries(self, first: Load, env: Env) -> Iterator[Env]:
         """The entries that agree with the coordinates fixed so far."""
@@ -204,9 +228,17 @@ class _Run(Maker):
             return lambda env: self.read(e.buffer, e, env)
         if isinstance(e, Reduce):
             return self.reduction(e)
+        if isinstance(e, Nth):
+            return lambda env: self.nth(e, env)
         if isinstance(e, Stored):
             return lambda env: NUMPY[e.dtype](bool(self.found(_bare(e.access), env)))
         return super().special(e)
+
+    def nth(self, e: Nth, env: Env) -> Value:
+        made = np.int64(0)
+        for ix in e.indices:
+            made = made * self.sizes[ix] + env[ix]
+        return made
 
     def index(self, indices: tuple[Expr, ...], env: Env) -> tuple[int, ...]:
         return tuple(int(self.value(ix, env)) for ix in indices)
@@ -279,7 +311,7 @@ def _without(env: Env, over: tuple[Index, ...]) -> Env:
 
 
 def _list_access(s: coord.Append) -> Load:
-    return Load(s.list, s.group)
+    return Load(s.count, s.group)
 
 
 def _widen(n: Any) -> Expr | None:

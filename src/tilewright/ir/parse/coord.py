@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.ir import coord
@@ -53,6 +54,9 @@ class CoordReader(TypeReader, Reader):
                 return True
             case ast.Assign([ast.Name(name)], ast.Call() as call) if "on" in _chain(call):
                 self.lists[name] = call
+                return True
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("part"), [outer, count])):
+                self.indices[name] = Index(name, within=(self.index(outer), self.whole(count)))
                 return True
         return False
 
@@ -146,6 +150,8 @@ class CoordReader(TypeReader, Reader):
                 if not isinstance(load, Load):
                     self.fail(n, f"`{ast.unparse(access)}` is not an access", "stored(a[i, j])")
                 return coord.Stored(load, self.dtype(d[0]) if d else "f32")
+            case ast.Call(ast.Name("nth"), indices):
+                return coord.Nth(tuple(map(self.index, indices)))
             case ast.Call(m, [over, *args]) if self.has_monoid(m) and not n.keywords:
                 found = tuple(self.index(v) for v in self.several(over))
                 return coord.Reduce(self.monoid(m), found, self.many(args))
@@ -161,7 +167,28 @@ class CoordReader(TypeReader, Reader):
         return coord.Reduce(made.monoid, made.over, made.args, self.whole(n.slice))
 
     def body(self, lines: Sequence[ast.stmt]) -> tuple[coord.Stmt, ...]:
-        return tuple(self.stmt(s) for s in lines if not isinstance(s, ast.Pass))
+        made: list[coord.Stmt] = []
+        waiting: list[coord.Listed] = []
+        for s in lines:
+            match s:
+                case ast.Pass():
+                    continue
+                case ast.Assign([ast.Name() as name], ast.Call(ast.Name("listed")) as call):
+                    waiting.append(self.listed(name, call))
+                    continue
+            got = self.stmt(s)
+            if waiting and isinstance(got, coord.Assign):
+                got = replace(got, listed=tuple(waiting))
+            made.append(got)
+            waiting = []
+        return tuple(made)
+
+    def listed(self, name: ast.Name, n: ast.Call) -> coord.Listed:
+        said = {k.arg: k.value for k in n.keywords}
+        at = self.target(n.args[0])
+        below = self.target(said["below"]) if "below" in said else None
+        tile = self.whole(said["tile"]) if "tile" in said else 1
+        return coord.Listed(self.index(name), at, self.index(said["place"]), below, tile)
 
     def stmt(self, s: ast.stmt) -> coord.Stmt:
         match s:
@@ -174,11 +201,19 @@ class CoordReader(TypeReader, Reader):
             case ast.AugAssign(target, ast.Add(), value):
                 return coord.Assign((self.target(target),), (self.expr(value),), adds=True)
             case ast.Expr(ast.Call(ast.Name("append")) as call):
-                into, count, value, *lists, where = self.args(call, 3, "group", "over", "where")
-                group, over = (tuple(map(self.index, self.several(n))) for n in lists)
-                held, counter = self.buffer(into), self.buffer(count)
-                return coord.Append(held, counter, group, over, self.expr(where), self.expr(value))
+                return self.append(call)
         self.fail(s, "this is not a statement of stage I", "y[i, f] = value, or append(...)")
+
+    def append(self, n: ast.Call) -> coord.Append:
+        said = {k.arg: k.value for k in n.keywords if k.arg in ("start", "ordered")}
+        keys = ("group", "over", "where", *said)
+        into, count, value, *lists, where = self.args(n, 3, *keys)[:6]
+        group, over = (tuple(map(self.index, self.several(v))) for v in lists)
+        held, counter = self.buffer(into), self.buffer(count)
+        start = self.expr(said["start"]) if "start" in said else None
+        ordered = bool(ast.literal_eval(said["ordered"])) if "ordered" in said else True
+        told = self.expr(where), self.expr(value)
+        return coord.Append(held, counter, group, over, *told, "", start, ordered)
 
     def target(self, n: ast.expr) -> Load:
         made = self.expr(n) if isinstance(n, ast.Subscript) else None

@@ -131,9 +131,11 @@ class NestReader(Reader):
         return self.buffer(n.value), self.many(self.several(n.slice))
 
     def append(self, n: ast.Call, at: Var | None) -> Append:
-        into, count, value, where = self.args(n, 3, "where")
+        shared = any(k.arg == "shared" for k in n.keywords)
+        keys = ("where", "shared") if shared else ("where",)
+        into, count, value, where = self.args(n, 3, *keys)[:4]
         (held, (slot,)), (counter, (group,)) = self.element(into), self.element(count)
-        return Append(held, counter, group, slot, self.expr(where), self.expr(value), at)
+        return Append(held, counter, group, slot, self.expr(where), self.expr(value), at, shared)
 
     def special(self, n: ast.Call) -> Expr | None:
         match n:

@@ -151,6 +151,8 @@ class Exprs:
             case loops.Lookup(b, lo, hi, key, start):
                 near = "" if start is None else f", start={self.expr(start)}"
                 return f"find({self.expr(key)}, {b.name}[{self.expr(lo)}:{self.expr(hi)}]{near})"
+            case coord.Nth(indices):
+                return f"nth({self.many(indices)})"
         return self.tile_expr(e)
 
     def tile_expr(self, e: Any) -> str:

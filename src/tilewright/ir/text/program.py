@@ -33,6 +33,7 @@ n_j].parts(a_0, a_1).stored(n)`; a line above the statements tells where each is
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tilewright.ir import coord, flat, loops, tile
 from tilewright.ir.coord import Axis, Tensor
@@ -135,8 +136,15 @@ class Programs(Stmts):
         head += [f"{n} = {self.axis(ax, n)}" for ax, n in self.axes.items()]
         listed = [part for t in p.tensors for part in t.parts]
         head += [f"{part.name} = {self.path(part)[1:]}{self.order(part)}" for part in listed]
+        head += self.parts(p.body)
         body = [line for s in p.body for line in self.stmt(s)]
         return ["@coord", *_define(p.name, tensors, [], scalars), *self.whole(head + body)]
+
+    def parts(self, body: Any) -> list[str]:
+        """Indices that run over a part of their range for each value of another."""
+        found = dict.fromkeys(n for n in walk(body) if isinstance(n, coord.Index))
+        pairs = [(n, n.within) for n in found if n.within is not None]
+        return [f"{self.name(n)} = part({self.name(o)}, {count})" for n, (o, count) in pairs]
 
     def axis_name(self, ax: Axis) -> None:
         """Parents first; a second axis of one name gets a number."""

@@ -14,7 +14,9 @@ In: statements. Out: lines of Python. Stages II and III:
     at = append(list[slot], count[group], value, where=c)
     if publish(sum, acc, slot=s, nth=n, pieces=k):     the last piece runs the body
 
-Stage I: `y[i, f], z[i] = ..., ...`, `y[i, f] += ...` and `append(list, count, value, group=(), over=(j,), where=c)`.
+Stage I: `y[i, f], z[i] = ..., ...`, `y[i, f] += ...` and `append(list, count, value, group=(), over=(j,), where=c)`,
+which may also say `start=...` and `ordered=False`. A compacted axis is told before its statement:
+`i = listed(rows[p], place=p)`.
 Tile form: `x = value`, `for t in range(lo, hi, step)`, `for q in unroll(4)`, `if`,
 `store(y + i * n + f, value, mask=m)`, `atomic(sum, y + i, value, mask=m)`,
 `n = arrive(done + 3)`, `n = fetch_add(count + g, 1)`, `barrier()`.
@@ -104,14 +106,24 @@ class Stmts(Exprs):
                 return self.loop(v, "range", *self.span(lo, hi), body=body)
             case flat.Loop(v, lo, hi, kind, body):
                 return self.loop(v, kind, *self.span(lo, hi), body=body)
-            case coord.Assign(targets, values, _, adds):
-                return [f"{self.many(targets)} {'+=' if adds else '='} {self.many(values)}"]
-            case coord.Append(dst, count, group, over, where, value):
+            case coord.Assign(targets, values, _, adds, listed):
+                lists = [f"{self.name(n.index)} = {self.listing(n)}" for n in listed]
+                sign = "+=" if adds else "="
+                return [*lists, f"{self.many(targets)} {sign} {self.many(values)}"]
+            case coord.Append(dst, count, group, over, where, value, _, start, ordered):
                 held = (("group", group), ("over", over))
                 lists = [f"{n}={tupled(map(self.name, vs))}" for n, vs in held]
-                made = ", ".join([dst.name, count.name, self.expr(value), *lists])
-                return [f"append({made}, where={self.expr(where)})"]
+                lists += [f"where={self.expr(where)}"]
+                lists += [] if start is None else [f"start={self.expr(start)}"]
+                lists += [] if ordered else ["ordered=False"]
+                return [f"append({', '.join([dst.name, count.name, self.expr(value), *lists])})"]
         return self.tile_stmt(s)
+
+    def listing(self, n: Any) -> str:
+        said = [self.expr(n.at), f"place={self.name(n.place)}"]
+        said += [] if n.below is None else [f"below={self.expr(n.below)}"]
+        said += [] if n.tile == 1 else [f"tile={n.tile}"]
+        return f"listed({', '.join(said)})"
 
     def state(self, state: tuple[Var, ...]) -> str:
         return ", ".join(self.name(v) for v in state)
@@ -125,7 +137,8 @@ class Stmts(Exprs):
 
     def append(self, s: Append) -> str:
         where = f"{s.list.name}[{self.expr(s.slot)}], {s.count.name}[{self.expr(s.group)}]"
-        made = f"append({where}, {self.expr(s.value)}, where={self.expr(s.where)})"
+        shared = ", shared=True" if s.shared else ""
+        made = f"append({where}, {self.expr(s.value)}, where={self.expr(s.where)}{shared})"
         return made if s.at is None else f"{self.target(s.at, 'i64')} = {made}"
 
     def tile_stmt(self, s: Any) -> list[str]:

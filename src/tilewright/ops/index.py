@@ -1,0 +1,229 @@
+"""tw.Index: positions worth computing, listed on the device once and used by many operators.
+
+In: values, a mask, lengths or routing choices. Out: positions, their counts, the micro-tile they stand for. Lists have
+room for everything; how much of them counts is a number on the device, and only `compact` waits for it.
+
+    Index.from_values(x, (16, None))      # groups of 16 rows of x that are not all 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.language.trace import Traced, trace
+from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.library import run
+from tilewright.ops.registry import TEMPLATES, register
+from tilewright.ops.sparse import check_dense
+from tilewright.pit.detect import choices, chunk_of, lengths, tiles
+from tilewright.support.errors import error
+from tilewright.support.places import public
+
+MOST = 1 << 31
+Tile = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Index:
+    """Positions of micro-tiles, row by row; or a list for each group, one behind the other or each in a row of its own.
+
+    positions: [room], counts: [1]               one list; a position is row * columns + column of a micro-tile
+    positions: [groups, room], counts: [groups]  a list in each row, of columns of micro-tiles
+    positions: [room], ends: [groups]            lists one behind the other; ends[g] is where g ends
+
+    tile: rows and columns of a micro-tile, None for all. shape: of what was looked at.
+    """
+
+    positions: Tensor
+    counts: Tensor
+    shape: tuple[int, ...]
+    tile: Tile = (1, 1)
+    ordered: bool = True
+    ends: Tensor | None = None
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """How many micro-tiles there are in each direction."""
+        return tuple(
+            1 if t is None else -(-n // t) for n, t in zip(self.shape, self.tile, strict=True)
+        )
+
+    @property
+    def groups(self) -> int:
+        """How many lists there are."""
+        return len(self.counts) if self.ends is None else len(self.ends)
+
+    @public
+    def compact(self) -> Tensor | tuple[Tensor, ...]:
+        """The positions alone, cut to their number; a tensor for each group. Waits for the device."""
+        if self.ends is not None:
+            stops = [0, *self.ends.tolist()]
+            return tuple(self.positions[a:b] for a, b in pairwise(stops))
+        if self.positions.dim() == 1:
+            return self.positions[: int(self.counts)]
+        return tuple(p[:n] for p, n in zip(self.positions, self.counts.tolist(), strict=True))
+
+    def __str__(self) -> str:
+        tile = " x ".join("all" if t is None else str(t) for t in self.tile)
+        grid, shape = (" x ".join(map(str, s)) for s in (self.grid, self.shape))
+        lists = "one list" if self.groups == 1 else f"{self.groups} lists"
+        order = "in order" if self.ordered else "in any order"
+        held = "their number is on the device"
+        if self.positions.device.type == "cpu":
+            total = 1
+            for n in self.grid:
+                total *= n
+            kept = int(self.counts.sum())
+            held = f"{kept} of {total}" + (f" ({kept / total:.1%})" if total else "")
+        room = self.positions.numel() * self.positions.element_size()
+        return (
+            f"Index: micro-tiles of {tile} in {shape} (a grid of {grid}): {held}\n"
+            f"  {lists}, {order}; {room} bytes of room on {self.positions.device}"
+        )
+
+    __repr__ = __str__
+
+    # --- making one -------------------------------------------------------------------------------
+
+    @staticmethod
+    @public
+    def from_values(
+        x: Tensor,
+        tile: Tile = (1, 1),
+        *,
+        threshold: float = 0.0,
+        grouped: bool = False,
+        ordered: bool = True,
+    ) -> Index:
+        """Micro-tiles of x: [rows, columns] in which some |value| is above the threshold (NaN always is).
+
+        grouped: for each row of micro-tiles a list of its columns. ordered=False: in any order, in one launch.
+
+        >>> Index.from_values(x, (None, 1))     # columns of x that are not all 0
+        """
+        where = "Index.from_values(x, tile)"
+        check_dense(where, "x", x, 2, x.device, "x", floating=False)
+        _check_tile(tile, where)
+        if grouped and None in tile:
+            raise error(
+                "argument",
+                where=where,
+                name="tile",
+                got=tile,
+                expected="two numbers, to group by rows",
+            )
+        x = x.detach().view(torch.uint8) if x.dtype == torch.bool else x.detach()
+        above = threshold != 0.0
+        if above and not x.dtype.is_floating_point:
+            raise error(
+                "dtype",
+                where=where,
+                name="x",
+                got=x.dtype,
+                expected="a floating point dtype for a threshold",
+            )
+        made = Index(x.new_empty(0), x.new_empty(0), tuple(x.shape), tile, ordered)
+        if _product(made.grid) >= MOST:
+            expected = f"fewer than {MOST} micro-tiles"
+            raise error("argument", where=where, name="tile", got=made.grid, expected=expected)
+        chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
+        rows, columns = (0 if t is None else t for t in tile)
+        program = tiles(
+            rows, columns, grouped, ordered, chunk if ordered and not grouped else 1, above
+        )
+        outs = _run(program, {"x": x}, [threshold] if above else [])
+        if grouped or not ordered:
+            return _with(made, outs[0], outs[1])
+        count = outs[3][-1:] if len(outs[3]) else outs[3].new_zeros(1)
+        return _with(made, outs[2], count)
+
+    @staticmethod
+    @public
+    def from_mask(
+        mask: Tensor, tile: Tile = (1, 1), shape: tuple[int, int] | None = None, **how: Any
+    ) -> Index:
+        """Micro-tiles that a mask names, one element for each; shape: of the tensor that the mask cuts in tiles."""
+        where = "Index.from_mask(mask, tile, shape)"
+        _check_tile(tile, where)
+        flat = mask[:, None] if mask.dim() == 1 else mask
+        made = Index.from_values(flat, (1, 1), **how)
+        sizes = shape or tuple(n * (t or 1) for n, t in zip(flat.shape, tile, strict=True))
+        full = Index(made.positions, made.counts, tuple(sizes), tile, made.ordered)
+        if full.grid != tuple(flat.shape):
+            raise error(
+                "shape",
+                where=where,
+                name="mask",
+                got=tuple(mask.shape),
+                expected=f"{full.grid}, one for each micro-tile",
+            )
+        return full
+
+    @staticmethod
+    @public
+    def from_lengths(size: Tensor, longest: int) -> Index:
+        """The places b * longest + s of a padded batch [batch, longest] with s < size[b]; a list for each b."""
+        _check_whole(size, 1, "size", "Index.from_lengths(size, longest)")
+        at = torch.arange(longest, dtype=torch.int32, device=size.device)
+        number, found, ends = _run(_LENGTHS, {"size": size, "at": at}, [])
+        return Index(found, number, (len(size), longest), ends=ends)
+
+    @staticmethod
+    @public
+    def from_offsets(offsets: Tensor, longest: int) -> Index:
+        """The same from offsets [batch + 1], as in cu_seqlens."""
+        _check_whole(offsets, 1, "offsets", "Index.from_offsets(offsets, longest)")
+        return Index.from_lengths(offsets[1:] - offsets[:-1], longest)
+
+    @staticmethod
+    @public
+    def from_choices(ids: Tensor, experts: int) -> Index:
+        """For each expert e the places t * slots + s with ids[t, s] == e, in order. ids: [tokens, slots]"""
+        _check_whole(ids, 2, "ids", "Index.from_choices(ids, experts)")
+        names = torch.arange(experts, dtype=ids.dtype, device=ids.device)
+        number, found, ends = _run(_CHOICES, {"ids": ids.reshape(-1), "names": names}, [])
+        return Index(found, number, tuple(ids.shape), ends=ends)
+
+
+_LENGTHS, _CHOICES = trace(lengths), trace(choices)
+
+
+def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
+    return Index(positions, counts, made.shape, made.tile, made.ordered)
+
+
+def _run(program: Traced, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
+    if program.name not in TEMPLATES:
+        register(program)
+    args = tuple(dense_arg(n, t) for n, t in inputs.items())
+    return run(program_text(program.name, args), list(inputs.values()), [], floats)
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    made = 1
+    for n in sizes:
+        made *= n
+    return made
+
+
+def _check_tile(tile: Any, where: str) -> None:
+    ok = isinstance(tile, tuple) and len(tile) == 2 and tile != (None, None)
+    if not ok or any(t is not None and (not isinstance(t, int) or t < 1) for t in tile):
+        raise error(
+            "argument",
+            where=where,
+            name="tile",
+            got=tile,
+            expected="(rows, columns), each a number or None for all",
+        )
+
+
+def _check_whole(t: Any, rank: int, name: str, where: str) -> None:
+    check_dense(where, name, t, rank, t.device, name, floating=False)
+    if t.dtype not in (torch.int32, torch.int64):
+        raise error("index-dtype", where=where, name=name, got=t.dtype)

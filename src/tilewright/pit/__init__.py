@@ -1,0 +1,1 @@
+"""Dynamic sparsity: micro-tiles, and detectors that list them on the device."""

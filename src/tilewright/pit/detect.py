@@ -1,0 +1,129 @@
+"""Detectors: programs that list, on the device, what is worth computing.
+
+In: which micro-tile, how lists are grouped and ordered. Out: a traced program for `ops/index.py` to run.
+
+    values    x[i, k]                  micro-tiles of x that hold something above a threshold
+    lengths   [batch]                  the tokens of a padded batch that exist
+    choices   ids[token * slots + slot]  for each expert, the (token, slot) pairs that chose it
+
+A detector is one `append`. Ordered lists need to know where each part begins: parts of a list are made first, each by a
+program of its own, then put one behind the other (`start`). No launch waits for the host.
+
+    tiles(8, 32)     append(found, count, nth(I, K), over=(I, K), where=any((i, k), x[i, k] != 0)), i within 8 of I ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from tilewright.ir.coord import Index
+from tilewright.ir.expr import Expr
+from tilewright.language import functions as fn
+from tilewright.language.trace import Param, Traced, append, axes, nth, part, trace
+
+CHUNKS = 2048  # parts of an ordered list, at most; each looks at the counts of all before it
+SIZES = tuple(4**n for n in range(11))
+
+
+def chunk_of(candidates: int) -> int:
+    """How many of the outermost candidates make a part of an ordered list."""
+    return next(n for n in SIZES if -(-candidates // n) <= CHUNKS or n == SIZES[-1])
+
+
+@cache
+def tiles(
+    rows: int,
+    columns: int,
+    grouped: bool = False,
+    ordered: bool = True,
+    chunk: int = 1,
+    threshold: bool = False,
+) -> Traced:
+    """Micro-tiles of x with a value that is not 0 (or whose size passes the scalar t); 0 rows or columns: all of them.
+
+    grouped: for each row of micro-tiles, the columns of its own. NaN is a value.
+    """
+    name = f"tiles_{rows}x{columns}{'_by_row' if grouped else ''}{'_above' if threshold else ''}"
+
+    def whole(x: Param, found: Param, count: Param, t: Any = None) -> None:
+        over, seen = _seen(x, t, rows, columns, *_outer(rows, columns, None))
+        how: Any = {"where": seen, "ordered": ordered}
+        if grouped:
+            append(found, count, over[1], over=over[1], group=over[0], **how)
+        else:
+            append(found, count, nth(*over), over=over, **how)
+
+    def parts(
+        x: Param, held: Param, number: Param, found: Param, ends: Param, t: Any = None
+    ) -> None:
+        (b,) = axes("b")
+        over, seen = _seen(x, t, rows, columns, *_outer(rows, columns, (b, chunk)))
+        append(held, number, nth(*over), where=seen, over=over, group=b)
+        _joined(held, number, found, ends)
+
+    scalars = ("t",) if threshold else ()
+    if ordered and not grouped:
+        return _trace(parts, f"{name}_parts_{chunk}", scalars)
+    return _trace(whole, name if ordered else f"{name}_any_order", scalars)
+
+
+def _trace(program: Callable[..., None], name: str, scalars: tuple[str, ...]) -> Traced:
+    """The program under a name, with the scalars it has; outputs come last."""
+    first, *outs = (n for n in inspect.signature(program).parameters if n != "t")
+    kind = inspect.Parameter.KEYWORD_ONLY
+    params = [inspect.Parameter(n, kind) for n in (first, *scalars, *outs)]
+    program.__name__ = name
+    program.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+    return trace(program, scalars)
+
+
+def _outer(
+    rows: int, columns: int, chunk: tuple[Index, int] | None
+) -> tuple[Index | None, Index | None]:
+    """The axes over micro-tiles; the outermost one in chunks."""
+    first, second = (None if n == 0 else n for n in (rows, columns))
+    names = [n for n, size in (("I", first), ("K", second)) if size is not None]
+    made = [part(*chunk, names[0]) if chunk else axes(names[0])[0], *axes(" ".join(names[1:]))]
+    at = iter(made)
+    return next(at) if first else None, next(at) if second else None
+
+
+def _seen(
+    x: Param, t: Any, rows: int, columns: int, outer: Index | None, inner: Index | None
+) -> tuple[tuple[Index, ...], Expr]:
+    """The axes over micro-tiles, and whether one of them holds something."""
+    i = axes("i")[0] if outer is None else part(outer, rows, "i")
+    k = axes("k")[0] if inner is None else part(inner, columns, "k")
+    here = x[i, k]
+    seen = fn.not_equal(here, 0) if t is None else ~(fn.abs(here) <= t)
+    over = tuple(ix for ix in (outer, inner) if ix is not None)
+    return over, fn.any((i, k), seen)
+
+
+def _joined(held: Param, number: Param, found: Param, ends: Param) -> None:
+    """Parts of a list, one behind the other; `ends` says where each ends."""
+    b, c, r = axes("b c r")
+    before = fn.sum(c, fn.where(c < b, number[c], 0))
+    append(found, ends, held[b, r], where=r < number[b], over=r, group=b, start=before)
+
+
+def lengths(size: Param, at: Param, number: Param, found: Param, ends: Param) -> None:
+    """Places b * n_s + s of a padded batch with s < size[b], in order; at[s] = s."""
+    b, c, s = axes("b c s")
+    number.typed("i32")
+    number[b] = fn.sum(s, fn.where(at[s] < size[b], 1, 0))
+    before = fn.sum(c, fn.where(c < b, number[c], 0))
+    append(found, ends, nth(b, s), where=at[s] < size[b], over=s, group=b, start=before)
+
+
+def choices(ids: Param, names: Param, number: Param, found: Param, ends: Param) -> None:
+    """For each name e, the places p with ids[p] == names[e], in order; other ids are in no list."""
+    e, c, p = axes("e c p")
+    number.typed("i32")
+    found.sized(ids.dim(0))  # names differ, so that a place is in one list at most
+    number[e] = fn.sum(p, fn.where(fn.equal(ids[p], names[e]), 1, 0))
+    before = fn.sum(c, fn.where(c < e, number[c], 0))
+    append(found, ends, p, where=fn.equal(ids[p], names[e]), over=p, group=e, start=before)

@@ -1,0 +1,101 @@
+"""The default schedules of programs that append, for both targets.
+
+    ordered     one program owns a group: a running number, a scan inside the tile, one store of the count
+    shared      tiles are independent: a scan inside the tile, one atomic addition for each tile
+
+In: an unscheduled stage III program with an append. Out: a scheduled one with its steps.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir import flat, stmt
+from tilewright.ir.expr import Const, const
+from tilewright.ir.flat import Loop
+from tilewright.ir.node import walk
+from tilewright.lowering.lanes import lanes_of, value_lanes
+from tilewright.schedule.append import append_of
+from tilewright.schedule.edit import loops, uses
+from tilewright.schedule.legal import carried
+from tilewright.schedule.options import Setting
+from tilewright.schedule.record import Scheduled
+from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_steady, nest_of
+
+CELLS = 2048  # elements that a tile of a detector holds
+SPAN = 256  # of them, along a reduction over a whole dimension
+THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
+
+
+def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Scheduled:
+    """Groups in the grid; candidates in lanes, tile after tile (ordered) or tiles in the grid (shared)."""
+    nest, around, made = nest_of(p), _around(p, s), Scheduled(p)
+    most = room = setting.get("cells", CELLS)
+    for r in nest.reductions:
+        if r.loop in around:
+            continue
+        inside = bool(around) and any(n is r.loop for n in walk(around[-1].body))
+        made, used = _reduction(made, nest, r, room if inside else most)
+        room //= used if inside else 1
+    over = [x for x in around if not uses(s.group, x.var)]
+    if over:
+        made = _candidates(made, over[-1], nest, max(room, 1), s.shared)
+    for x in around:
+        alone = x not in over or s.shared
+        left = any(y.var is x.var and y.kind == "serial" for y in loops(made.program))
+        if alone and is_steady(x) and left:
+            made = made.then("kind", x.var.name, "grid")
+    return made if s.shared else made.then("carry")
+
+
+def _around(p: flat.Program, s: stmt.Append) -> list[Loop]:
+    """The loops around an append, outermost first."""
+    return [x for x in loops(p) if any(n is s for n in walk(x.body))]
+
+
+def _candidates(s: Scheduled, last: Loop, nest: Nest, room: int, shared: bool) -> Scheduled:
+    """The innermost loop over candidates, in lanes."""
+    if not nest.fits_lanes(last) or last.lo != const(0):
+        return s
+    name, size = last.var.name, 1 << (room.bit_length() - 1)
+    if isinstance(last.hi, Const) and last.hi.value <= size:
+        return _told_apart(s.then("kind", name, "lane"), s)
+    made = s.then("split", name, size).then("kind", f"{name}_i", "lane")
+    return _told_apart(made.then("kind", f"{name}_o", "grid") if shared else made, s)
+
+
+def _told_apart(made: Scheduled, before: Scheduled) -> Scheduled:
+    """Lanes are for candidates that differ; the same one, appended several times, stays in a loop."""
+    s = append_of(made.program)
+    assert s is not None
+    return made if lanes_of((s.where, s.value), value_lanes(made.program)) else before
+
+
+def _reduction(s: Scheduled, nest: Nest, r: Reduction, room: int) -> tuple[Scheduled, int]:
+    """Lanes, as far as there is room; the lanes that were taken."""
+    if r.variable or bounds_another(nest, r) or not all(f.monoid.laned for f in r.folds):
+        return s, 1
+    if isinstance(r.loop.hi, Const) and r.loop.hi.value <= room:
+        size = 1 << (int(r.loop.hi.value) - 1).bit_length()
+        return s.then("kind", r.name, "lane"), size
+    size = min(room, SPAN)
+    if size < 2 or r.loop.lo != const(0):
+        return s, 1
+    return s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane"), size
+
+
+def append_c(p: flat.Program, s: stmt.Append) -> Scheduled:
+    """Threads over groups, each list in order; or threads over candidates that share a list."""
+    last = [x for x in _around(p, s) if is_steady(x) and not uses(s.group, x.var)][-1:]
+    made = Scheduled(p)
+    if s.shared and last and nest_of(p).fits_lanes(last[0]):
+        name = last[0].var.name
+        made = made.then("split", name, THREAD_TILE).then("kind", f"{name}_i", "lane")
+    if not s.shared:
+        made = made.then("carry")
+    top = made.program.body[0] if len(made.program.body) == 1 else None
+    while isinstance(top, Loop) and is_steady(top) and not carried(top):
+        made = made.then("kind", top.var.name, "grid")
+        inner = next(x for x in loops(made.program) if x.var is top.var).body
+        top = inner[0] if len(inner) == 1 else None
+        if isinstance(top, Loop) and top.kind == "lane":
+            break
+    return made
