@@ -24,6 +24,8 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    thread_time = perf_counter
+
 
 CLOCK = Clock()
 

@@ -76,8 +76,6 @@ def options(args: argparse.Namespace) -> Options:
         raise error(
             "argument", where="bench", name="--device", got="cuda", expected="cpu: there is no GPU"
         )
-    if args.threads or args.busy:
-        torch.set_num_threads(1 if args.busy else args.threads)
     return Options(
         device=device,
         data=_folder(args.data, "--data"),
@@ -99,5 +97,10 @@ def options(args: argparse.Namespace) -> Options:
 
 
 def main(argv: list[str]) -> int:
-    args = parser().parse_args(argv)
-    return SUITES[args.suite](Run(args.suite, options(args)))
+    args, before = parser().parse_args(argv), torch.get_num_threads()
+    if args.threads or args.busy:
+        torch.set_num_threads(1 if args.busy else args.threads)
+    try:
+        return SUITES[args.suite](Run(args.suite, options(args)))
+    finally:
+        torch.set_num_threads(before)

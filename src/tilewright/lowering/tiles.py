@@ -19,7 +19,6 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     LaneReduce,
-    Load,
     Var,
     cast,
     const,
@@ -28,14 +27,13 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.flat import Loop
-from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
-from tilewright.ir.node import transform, walk
+from tilewright.ir.node import walk
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
 from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler, factors
 from tilewright.lowering.tile_order import lane_order
-from tilewright.support.errors import error
+from tilewright.lowering.tile_rules import check_reads, pow2, reads, refuse, strided
 
 N_SLOTS = Var("n_slots")
 
@@ -44,7 +42,7 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     """Stage III -> tile form."""
     if sum(any(isinstance(n, Loop) and n.kind == "grid" for n in walk(s)) for s in p.body) > 1:
         raise refuse(p.name, "it has several nests with grid loops", "compile each on its own")
-    _check_reads(p)
+    check_reads(p)
     lower = _Lower(p)
     lower.grid_vars()
     lower.block(p.body)
@@ -61,50 +59,6 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     sizes = tuple(v for v in (*p.sizes, N_SLOTS) if v in read)
     types = tuple(lower.t.types.items())
     return tile.Program(p.name, buffers, sizes, p.scalars, dims, types, lower.total, body)
-
-
-def reads(e: Expr) -> bool:
-    return any(isinstance(n, Load | Lookup) for n in walk(e))
-
-
-def _check_reads(p: flat.Program) -> None:
-    """Of what a launch writes, it may read the element that it is about to write, nothing else."""
-    written = [s for s in walk(p.body) if isinstance(s, stmt.Store | stmt.Atomic)]
-    for n in walk(p.body):
-        if isinstance(n, Load):
-            at = {s.indices for s in written if s.buffer is n.buffer}
-            if at and at != {n.indices}:
-                why = f"{n.buffer.name} is written and read in one launch"
-                cure = "compute_at or inline, or compile each nest on its own"
-                raise refuse(p.name, why, cure, n)
-
-
-def pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def strided(s: Loop) -> tuple[Loop, int]:
-    """for v in 0:(n + k - 1) // k, with v only in v * k, around unrolled copies   ->   for v in 0:n:k
-
-    Loops without copies may be products, which Triton pipelines better when they count by one.
-    """
-    if not any(isinstance(c, Loop) and c.kind == "unroll" for c in s.body):
-        return s, 1
-    match s:
-        case Loop(v, Const(0), Bin("//", Bin("+", n, Const(less)), Const(k)), "serial", body) if (
-            less == k - 1
-        ):
-            times = [e for e in walk(body) if isinstance(e, Bin) and e.op == "*" and e.a is v]
-            steps = [e for e in times if isinstance(e.b, Const) and e.b.value == k]
-            if len(steps) == sum(e is v for e in walk(body)):
-                moved = transform(body, dict.fromkeys(steps, v).get)
-                return Loop(v, s.lo, n, "serial", moved), int(k)
-    return s, 1
-
-
-def refuse(what: str, reason: str, cure: str, ir: object = None) -> Exception:
-    expected = "a schedule with a tile form"
-    return error("illegal", ir=ir, name=what, got=reason, expected=expected, cure=cure)
 
 
 class _Lower:

@@ -93,6 +93,8 @@ def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]
         last = made.steps[-1]
         out = last.bound.program.outputs[0]
         args = {a.name: a for a in made.args}
+        for s in made.steps:
+            args |= {t.name: made.arg_of(t, s) for t in s.bound.program.outputs}
         args[f"d_{out.name}"] = replace(made.arg_of(out, last), name=f"d_{out.name}")
         programs = [p for n in wanted for p in gradient.of.get(n, ())]
         steps: list[Step] = []

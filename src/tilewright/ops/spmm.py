@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.parts import Parts
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
@@ -115,6 +116,8 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
 
 def walkable(a: SparseTensor, x: Any) -> SparseTensor:
     """A general format as products walk it: dbsr as blocks; for gradients, the others as csr."""
+    if isinstance(a.structure, Parts):
+        return a
     a = as_blocks(a)
     wanted = any(isinstance(t, Tensor) and t.requires_grad for t in (x, a.values))
     return as_rows(a) if wanted and torch.is_grad_enabled() else a

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -110,9 +110,7 @@ class Statement:
             self.settle()
         self.sizes = self.size_function()
         programs = apart(self.bound.program)
-        self.pieces: list[Any] = (
-            [self] if len(programs) == 1 else [self.piece(p) for p in programs]
-        )
+        self.pieces: list[Any] = [self] if len(programs) == 1 else [self.piece(p) for p in programs]
 
     def settle(self) -> None:
         """The program over the chosen views, and the arrays that it reads."""
