@@ -36,6 +36,11 @@ def test_sddmm(a: tw.SparseTensor, x: torch.Tensor) -> None:
     assert_close(tw.sddmm(a, z, x).to_dense(), DENSE * (z @ x.T))
 
 
+def test_index() -> None:
+    index = tw.Index.from_values(DENSE, (1, None))
+    assert index.compact().tolist() == DENSE.any(1).nonzero()[:, 0].tolist()
+
+
 def test_linear(x: torch.Tensor) -> None:
     w = torch.randn(5, 8)
     want = torch.zeros(4, 5).index_copy(0, torch.tensor([2]), (x @ w.T)[2:3])
