@@ -36,6 +36,19 @@ def test_sddmm(a: tw.SparseTensor, x: torch.Tensor) -> None:
     assert_close(tw.sddmm(a, z, x).to_dense(), DENSE * (z @ x.T))
 
 
+def test_index() -> None:
+    index = tw.Index.from_values(DENSE, (1, None))
+    assert index.compact().tolist() == DENSE.any(1).nonzero()[:, 0].tolist()
+
+
+def test_rows_and_blocks(a: tw.SparseTensor, x: torch.Tensor) -> None:
+    assert torch.allclose(tw.spmv(a, x[:, 0]), DENSE @ x[:, 0])
+    assert torch.allclose(tw.softmax(a).to_dense().sum(1), DENSE.any(1).float())
+    blocks = tw.SparseTensor.from_dense(DENSE, format="bsr", block=(3, 2))
+    assert torch.allclose(tw.bsr_matmul(blocks, x), DENSE @ x, atol=1e-5)
+    assert torch.allclose(a.decompose(tw.rules.long_rows(2)).to_dense(), DENSE)
+
+
 def test_linear(x: torch.Tensor) -> None:
     w = torch.randn(5, 8)
     want = torch.zeros(4, 5).index_copy(0, torch.tensor([2]), (x @ w.T)[2:3])
