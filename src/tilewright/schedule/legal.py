@@ -155,9 +155,10 @@ def taken(p: flat.Program) -> set[str]:
 
 
 def unused(p: flat.Program, what: str, *names: str) -> None:
-    """Refuse a step whose new loops have names that are taken."""
+    """Refuse a step whose new loops have names that are taken. Sizes may have them: they are told apart afterwards."""
+    held = {v.name for v in walk(p.body) if isinstance(v, Var) and v not in p.sizes}
     for name in names:
-        if name in taken(p):
+        if name in held or name in {b.name for b in p.buffers}:
             raise illegal(
                 what,
                 f"the name {name} is taken",
