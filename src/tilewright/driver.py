@@ -34,7 +34,7 @@ from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
 from tilewright.runtime import build_c, build_triton, kernel
 from tilewright.runtime.kernel import Kernel
-from tilewright.schedule.default_c import schedule_c, vector_bits
+from tilewright.schedule.default_c import any_order, schedule_c
 from tilewright.schedule.default_triton import schedule_triton
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.options import COptions, Setting, TritonOptions
@@ -201,7 +201,7 @@ def compile_c(
     log = _Log(p.name)
     options = options or COptions()
     f, source = to_c(p, exact, options, log, schedule)
-    fn = build_c.build(source, f.name, options.fuse and not compares(p), vector_bits(f))
+    fn = build_c.build(source, f.name, options.fuse and not compares(p), any_order(f))
     call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
     return _kernel(f, "c", log, call, options.setting)
 

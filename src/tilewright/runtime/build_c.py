@@ -67,17 +67,17 @@ def openmp() -> str | None:
     return None
 
 
-def target_flags(vector: int = 512) -> tuple[str, ...]:
-    """vector: the width that loops prefer, in bits; only x86 has a choice."""
+def target_flags() -> tuple[str, ...]:
     native = ("-march=native",) if platform.machine() in ("x86_64", "AMD64") else ("-mcpu=native",)
-    wide = (f"-mprefer-vector-width={vector}",) if native[0] == "-march=native" else ()
+    wide = ("-mprefer-vector-width=512",) if native[0] == "-march=native" else ()
     return (*FLAGS, *native, *wide)
 
 
-def build(source: str, name: str, fuse: bool = True, vector: int = 512) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
-    """The function, compiled or found."""
+def build(source: str, name: str, fuse: bool = True, any_order: bool = False) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+    """The function, compiled or found. any_order: sums over lanes may be taken as suits the vectors."""
     path, version = compiler()
-    flags = (*target_flags(vector), f"-ffp-contract={'fast' if fuse else 'off'}")
+    order = ("-fassociative-math", "-fno-signed-zeros") if any_order and fuse else ()
+    flags = (*target_flags(), *order, f"-ffp-contract={'fast' if fuse else 'off'}")
     key = cache.key_of(source, flags, version, cpu_features(), openmp())
     library = cache.entry(key, "so")
     if library.exists():

@@ -5,7 +5,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     last dense spatial loop       lanes (exact width, or tiles of it outermost)
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
-    long ones                     32 lanes of partial sums, added up at the end
+    long ones                     16 lanes of partial sums, added up at the end
     variable reductions           serial, with gathers prefetched; entries likewise
     searches with growing keys    from the place before
     a compacted list              schedule/default_append.py
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from tilewright.analysis.merge import growing
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Const
+from tilewright.ir.expr import FLOATS, Bin, Const, Un, dtype_of
 from tilewright.ir.loops import Lookup
-from tilewright.ir.node import walk
+from tilewright.ir.monoid import Monoid
+from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.schedule.append import append_of
 from tilewright.schedule.default_append import append_c
 from tilewright.schedule.edit import loops
@@ -29,7 +30,8 @@ from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
-PARTS = 32
+PARTS = 16
+PLAIN = ("neg", "abs", "relu", "sqrt")
 
 
 def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
@@ -113,12 +115,26 @@ def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
         return s
 
 
-def vector_bits(p: flat.Program) -> int:
-    """The width of vectors that suits a scheduled program: narrow ones where all that lanes do is to be added up,
-    once for each number that is made."""
+def any_order(p: flat.Program) -> bool:
+    """Whether C may add in the order that suits it: lanes are summed, and no other sum or function of several steps
+    is there, whose meaning may depend on how numbers are rounded."""
     lanes = [x for x in loops(p) if x.kind == "lane"]
-    across = {x.var for x in lanes if any(isinstance(s, stmt.Fold | stmt.Join) for s in x.body)}
-    return 256 if across and all(x.var in across for x in lanes) else 512
+    across = any(isinstance(s, stmt.Fold | stmt.Join) for x in lanes for s in x.body)
+    return across and not any(_rounds(s) for s in p.body)
+
+
+def _rounds(n: Node) -> bool:
+    """Whether something but plain sums and products is computed."""
+    match n:
+        case stmt.Fold() | stmt.Join() if n.monoid.name != "sum":
+            return True
+        case Un(op) if op not in PLAIN:
+            return True
+        case Bin("+" | "-") if dtype_of(n) in FLOATS:
+            return True
+    if is_named(n) or isinstance(n, Monoid):
+        return False
+    return any(_rounds(c) for c in parts(n) if isinstance(c, Node))
 
 
 def _threads(s: Scheduled) -> Scheduled:
