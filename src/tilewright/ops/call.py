@@ -88,7 +88,8 @@ def prepared(
                 break
             held |= put
             ordered = unions
-            text, tensors, ints = arguments(name, held, ordered=ordered)
+            text, tensors, ints = arguments(name, held)
+            text = in_rows(text, ordered)
         if alone or also:
             text = in_rows(text, tuple(n for n in alone + also if held[n].format == "csr"))
             met = {n: v.structure for n, v in held.items() if isinstance(v, SparseTensor)}
@@ -138,7 +139,7 @@ def _dense(value: Any) -> bool:
 
 
 def arguments(
-    name: str, held: dict[str, Any], setting: Setting | None = None, ordered: tuple[str, ...] = ()
+    name: str, held: dict[str, Any], setting: Setting | None = None
 ) -> tuple[str, list[Tensor], list[int]]:
     """The registered operator's arguments: the program's text, tensors and integers."""
     args: list[Arg] = []
@@ -160,7 +161,6 @@ def arguments(
             continue
         prepare_at_second_use(value.structure, grad)
         arg, more, sizes = bundle(label, value)
-        arg = replace(arg, ordered=True) if label in ordered else arg
         if not homes and (dense or len(held) == 1):
             arg, more, sizes = with_lists(arg, more, sizes, value, dense, name, listing)
         homes.append((value, arg))

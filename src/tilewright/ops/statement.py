@@ -16,7 +16,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from tilewright.analysis.domain import drivers, leading, unions
-from tilewright.analysis.merge import growing
+from tilewright.analysis.follow import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
 from tilewright.formats.storage import stored_dims
 from tilewright.ir.coord import Program

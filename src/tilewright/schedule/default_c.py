@@ -13,7 +13,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
 
 from __future__ import annotations
 
-from tilewright.analysis.merge import growing
+from tilewright.analysis.follow import growing
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import FLOATS, Bin, Const, Un, dtype_of
 from tilewright.ir.loops import Lookup

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.analysis.merge import growing
+from tilewright.analysis.follow import growing
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Expr, Var, const, maximum
 from tilewright.ir.loops import Lookup
