@@ -5,6 +5,7 @@ The judge is a Python loop over a NumPy array. Lists that need not be in order a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -121,8 +122,7 @@ def wanted(name: str, x: np.ndarray) -> list[list[int]]:
 def made(name: str, ordered: bool) -> str:
     ORDERED[0] = ordered
     traced = trace(PROGRAMS[name])
-    register(traced)
-    return traced.name
+    return register(replace(traced, name=f"{name}_{'ordered' if ordered else 'any'}")).traced.name
 
 
 def lists(name: str, outs: dict[str, Any]) -> list[list[int]]:

@@ -138,6 +138,7 @@ def test_new_structures_and_sizes(name: str, fast: Place) -> None:
     fn = compiled(op)
     step(fn, *make(20, 30, 0, fast.device))
     step(fn, *make(24, 18, 1, fast.device))
+    op(*make(20, 30, 0, fast.device)[0])  # the judge below
     counters.reset()
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for seed, (rows, cols) in enumerate(SIZES):

@@ -4,13 +4,15 @@ Owns: this suite. In: --nnz, --device. Out: milliseconds a conversion, the index
 of the result included. On a CPU also how the time of one entry grows from a quarter of the entries
 to all of them, both beyond the last-level cache (1 is linear), beside the machine's own yardstick: a
 gather and a scatter by a random permutation of as many floats, timed in turn with the conversion, on
-one thread, the fastest of each, so that what others do there does not look like growth.
+one thread, the fastest of each, so that what others do there does not look like growth. Freed memory stays with
+the process: new pages would cost more than the conversions, and large arrays alone would get them.
 Every result is checked by the product with a vector. Most matrices are random, about 16 entries in
 a row, int32 indices; dia, two_four and bitmap have one that suits them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ SECONDS = 0.5
 GOAL_MS, GOAL_NNZ = 40.0, 10_000_000
 LINEAR = 1.3  # growth of an entry's time; n * log(n) would be 1.1, quadratic 4
 CALLS = 3
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ def measure(run: Run) -> int:
     device = run.options.device
     nnz = run.options.nnz or ENTRIES[device]
     threads = torch.get_num_threads()
+    keep_memory()
     try:
         torch.set_num_threads(1)
         for case in CASES[:6] if run.options.quick else CASES:
@@ -101,6 +105,16 @@ def _case(run: Run, case: Case, nnz: int) -> dict[str, Any]:
     row["growth"] = _grown(row["ms"], row["quarter_ms"])
     row["yardstick_growth"] = _grown(row["yardstick_ms"], row["yardstick_quarter_ms"])
     return row
+
+
+def keep_memory() -> None:
+    """Freed memory stays with this process, whatever its size (glibc; elsewhere nothing happens)."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def _grown(whole: float, quarter: float) -> float:

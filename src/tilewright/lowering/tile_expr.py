@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.ir import tile
 from tilewright.ir.expr import (
+    COMPARE,
     FLOATS,
     Bin,
     Buffer,
@@ -61,6 +62,7 @@ class Tiler:
         self.rank = {v: n for n, v in enumerate(dims)}
         self.env: dict[Var, Tiled] = {}
         self.guards: list[Var] = []
+        self.compared: dict[Var, tuple[str, Tiled, Tiled]] = {}
         self.zero_under: dict[Var, set[Var]] = {}
         self.sums: dict[Var, Expr] = {}
         self.moving: set[Var] = set()
@@ -130,9 +132,25 @@ class Tiler:
     def mask(self, lanes: Lanes) -> Expr | None:
         made: Expr | None = None
         for g in self.masking(lanes):
-            m = self.broadcast(self.env[g], lanes)
+            m = self.guard(g, lanes)
             made = m if made is None else Bin("&", made, m)
         return made
+
+    def compares(self, g: Var, e: Expr) -> None:
+        """Notes the sides of a guard, where widening them costs nothing."""
+        if isinstance(e, Bin) and e.op in COMPARE:
+            a, b = self.value(e.a), self.value(e.b)
+            if all(isinstance(t.e, Var) or not t.lanes for t in (a, b)):
+                self.compared[g] = (e.op, a, b)
+
+    def guard(self, g: Var, lanes: Lanes) -> Expr:
+        """A guard over more lanes than its own compares again, after widening: Triton 3.6 loses the layout of a
+        mask that is widened after."""
+        held, sides = self.env[g], self.compared.get(g)
+        if sides is None or held.lanes == lanes:
+            return self.broadcast(held, lanes)
+        op, a, b = sides
+        return Bin(op, self.broadcast(a, lanes), self.broadcast(b, lanes))
 
     # --- expressions ------------------------------------------------------------------------------
 

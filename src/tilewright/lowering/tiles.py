@@ -187,11 +187,13 @@ class _Lower:
             self.t.push(tile.For(v, lo.e, hi.e, tuple(body), step))
 
     def guard(self, c: Expr, body: tuple[stmt.Stmt, ...]) -> None:
-        made = self.t.value(self.lane_bound(c))
+        c_lanes = self.lane_bound(c)
+        made = self.t.value(c_lanes)
         if not made.lanes:
             self.branch(c, body, ())
             return
         g = Var("in_", "b1")
+        self.t.compares(g, c_lanes)
         if not isinstance(made.e, Var):
             made = self.t.emit("in_", "b1", made.e, made.lanes)
         self.t.env[g] = made

@@ -23,7 +23,7 @@ from tilewright.tune import store
 from tilewright.tune.cost import Model
 from tilewright.tune.machine import device_name
 from tilewright.tune.space import Space
-from tilewright.tune.statistics import statistics_of
+from tilewright.tune.statistics import known, statistics_of
 from tilewright.tune.store import Key, Record
 
 EXACT = 512
@@ -74,11 +74,11 @@ class Choice:
 
 
 def recall(case: Case) -> Record | None:
-    """What was measured for such a call, if anything was; asks a GPU's structure only after preparation."""
+    """What was measured for such a call, if anything was; never waits for a GPU to know a structure's class."""
     if store.empty() or not store.knows(case.key("")):
         return None
     s = case.structure
-    if s is not None and s.transposed is None and s.device.type != "cpu":
+    if s is not None and s.transposed is None and s.device.type != "cpu" and not known(s):
         return None
     return store.find(case.whole_key())
 

@@ -50,9 +50,13 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
     held = setting["rows"] * setting["width"] // (32 * warps) * unroll
     if half:
         return 64
-    if unroll > 4 or (warps == 1 and held < 64):
+    if unroll > 4 or held < 16:
         return None
-    return 96 if held >= 64 else 64 if held >= 16 else None
+    if held >= 64:
+        return 96
+    if warps == 1:
+        return 80 if setting["rows"] >= 8 else None
+    return 64 if held >= 32 else 40
 
 
 @dataclass(frozen=True)

@@ -69,3 +69,8 @@ def _made(s: Structure | Tree) -> Statistics:
     return Statistics(
         rows, cols, s.nnz, told[0], tuple(told[1 : 1 + CLASSES]), tuple(told[1 + CLASSES :])
     )
+
+
+def known(s: Structure | Tree) -> bool:
+    """Whether the statistics are there already."""
+    return "statistics" in s.plans
