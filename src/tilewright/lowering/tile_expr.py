@@ -88,6 +88,18 @@ class Tiler:
         self.push(tile.Set(v, e))
         return Tiled(v, lanes)
 
+    def guard(self, e: Expr) -> Tiled:
+        """A condition as a variable; its sides are noted where they cost nothing to widen."""
+        made = self.value(e)
+        if not made.lanes or isinstance(made.e, Var):
+            return made
+        made = self.emit("in_", "b1", made.e, made.lanes)
+        if isinstance(made.e, Var) and isinstance(e, Bin) and e.op in COMPARE:
+            a, b = self.value(e.a), self.value(e.b)
+            if all(isinstance(t.e, Var) or not t.lanes for t in (a, b)):
+                self.compared[made.e] = (e.op, a, b)
+        return made
+
     @contextmanager
     def into(self) -> Iterator[list[tile.Stmt]]:
         """Statements made inside go to a list of their own."""
@@ -120,8 +132,13 @@ class Tiler:
         return tuple(sorted(set(lanes), key=lambda v: self.rank[v]))
 
     def broadcast(self, t: Tiled, want: Lanes) -> Expr:
+        """t over more lanes. A guard compares again, after its sides are widened: Triton 3.6 loses the layout of one
+        that is widened itself."""
         if not t.lanes or t.lanes == want:
             return t.e
+        if isinstance(t.e, Var) and t.e in self.compared:
+            op, a, b = self.compared[t.e]
+            return Bin(op, self.broadcast(a, want), self.broadcast(b, want))
         return tile.Expand(t.e, tuple(v.name for v in t.lanes), tuple(v.name for v in want))
 
     def masking(self, lanes: Iterable[Var]) -> list[Var]:
@@ -132,25 +149,9 @@ class Tiler:
     def mask(self, lanes: Lanes) -> Expr | None:
         made: Expr | None = None
         for g in self.masking(lanes):
-            m = self.guard(g, lanes)
+            m = self.broadcast(self.env[g], lanes)
             made = m if made is None else Bin("&", made, m)
         return made
-
-    def compares(self, g: Var, e: Expr) -> None:
-        """Notes the sides of a guard, where widening them costs nothing."""
-        if isinstance(e, Bin) and e.op in COMPARE:
-            a, b = self.value(e.a), self.value(e.b)
-            if all(isinstance(t.e, Var) or not t.lanes for t in (a, b)):
-                self.compared[g] = (e.op, a, b)
-
-    def guard(self, g: Var, lanes: Lanes) -> Expr:
-        """A guard over more lanes than its own compares again, after widening: Triton 3.6 loses the layout of a
-        mask that is widened after."""
-        held, sides = self.env[g], self.compared.get(g)
-        if sides is None or held.lanes == lanes:
-            return self.broadcast(held, lanes)
-        op, a, b = sides
-        return Bin(op, self.broadcast(a, lanes), self.broadcast(b, lanes))
 
     # --- expressions ------------------------------------------------------------------------------
 

@@ -187,15 +187,11 @@ class _Lower:
             self.t.push(tile.For(v, lo.e, hi.e, tuple(body), step))
 
     def guard(self, c: Expr, body: tuple[stmt.Stmt, ...]) -> None:
-        c_lanes = self.lane_bound(c)
-        made = self.t.value(c_lanes)
+        made = self.t.guard(self.lane_bound(c))
         if not made.lanes:
             self.branch(c, body, ())
             return
         g = Var("in_", "b1")
-        self.t.compares(g, c_lanes)
-        if not isinstance(made.e, Var):
-            made = self.t.emit("in_", "b1", made.e, made.lanes)
         self.t.env[g] = made
         self.t.guards.append(g)
         self.block(body)

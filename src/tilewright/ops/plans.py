@@ -28,6 +28,7 @@ WHOLE_BYTES = 44 << 20
 NARROWEST = 32
 BUSY_WARPS = 4096
 HELD = 16
+LONG = 128  # mean entries of a row
 MakeCase = Callable[[], Case]
 
 
@@ -48,7 +49,7 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
 
     When x would not stay in the second-level cache, feature tiles are narrow enough to stay and outermost;
     when there are few rows, they are narrow enough to keep the whole device busy; a thread never holds more
-    than 16 sums, so that registers leave room for many warps.
+    than 16 sums, so that registers leave room for many warps. Long rows want more gathers in flight instead.
     """
     made = dict(setting)
     row = s.shape[1] * dtype.itemsize
@@ -62,6 +63,9 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
         width //= 2
     made.setdefault("width", width)
     made.setdefault("outer", int(row * span > L2_BYTES))
+    slow = dtype.itemsize > 2 and made["outer"] and made["rows"] >= 8 and made.get("warps", 1) == 1
+    if slow and s.nnz >= LONG * s.shape[0]:
+        made.setdefault("registers", 80)
     return made
 
 

@@ -6,36 +6,43 @@ pack({"rows": 8, "unroll": 4, "width": 128, "warps": 1})  ->  an int;  unpack gi
 from __future__ import annotations
 
 from tilewright.schedule.options import Setting
+from tilewright.support.errors import error
 
-# name -> (bits, power of two)
+# name -> (bits, unit): multiples of the unit, or powers of two where it is 0
 FIELDS = {
-    "rows": (4, True),
-    "unroll": (4, True),
-    "width": (4, True),
-    "outer": (1, False),
-    "warps": (3, True),
-    "stages": (4, False),
-    "bm": (4, True),
-    "bn": (4, True),
-    "bk": (4, True),
-    "group": (4, True),
-    "edges": (4, True),
-    "inner": (4, True),
-    "whole": (1, False),
-    "listed": (1, False),
-    "blocks": (4, True),
-    "stream": (1, False),
-    "prefetch": (6, False),
-    "grain": (4, True),
+    "rows": (4, 0),
+    "unroll": (3, 0),
+    "width": (4, 0),
+    "outer": (1, 1),
+    "warps": (3, 0),
+    "stages": (3, 1),
+    "registers": (4, 8),
+    "bm": (4, 0),
+    "bn": (4, 0),
+    "bk": (4, 0),
+    "group": (3, 0),
+    "edges": (4, 0),
+    "inner": (4, 0),
+    "whole": (1, 1),
+    "listed": (1, 1),
+    "blocks": (4, 0),
+    "stream": (1, 1),
+    "prefetch": (6, 1),
+    "grain": (4, 0),
 }
 
 
 def pack(setting: Setting) -> int:
     """One non-negative integer; keys that only a plan needs (long, chunk) are left out."""
     made, at = 0, 0
-    for name, (bits, power) in FIELDS.items():
+    for name, (bits, unit) in FIELDS.items():
         value = setting.get(name, 0)
-        code = (value.bit_length() if power else value) if value else 0
+        code = value // unit if unit else value.bit_length()
+        if code >= 1 << bits:
+            most = ((1 << bits) - 1) * unit if unit else 1 << ((1 << bits) - 2)
+            raise error(
+                "argument", where="setting", name=name, got=value, expected=f"at most {most}"
+            )
         made |= code << at
         at += bits
     return made
@@ -43,11 +50,11 @@ def pack(setting: Setting) -> int:
 
 def unpack(packed: int) -> Setting:
     made: Setting = {}
-    for name, (bits, power) in FIELDS.items():
+    for name, (bits, unit) in FIELDS.items():
         code = packed & ((1 << bits) - 1)
         packed >>= bits
         if code:
-            made[name] = 1 << (code - 1) if power else code
+            made[name] = code * unit if unit else 1 << (code - 1)
     return made
 
 

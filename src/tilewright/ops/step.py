@@ -201,8 +201,9 @@ class Step(Statement):
         inner = [r for r in self.nest.reductions if r.depth and not r.variable and not r.constant]
         if inner and self.nest.blocks:
             made = {"bm": 64, "bn": 64, **made}
-        if inner and "inner" not in made:
-            made["inner"] = max(16, max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in inner))
+        if inner:  # held whole
+            least = max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in inner)
+            made["inner"] = max(16, least, made.get("inner", 0))
         if (
             self.nest.reductions
             and not self.nest.rows

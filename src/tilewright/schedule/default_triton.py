@@ -75,12 +75,16 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         if nest.fits_lanes(inside):
             s = _cut(s, inside.var.name, int(inside.hi.value), setting.get("bm", 128), "grid")
     s = _features(s, nest, setting)
-    gang = inside_blocks(nest) if setting.get("blocks", 1) > 1 else None
+    gang = inside_blocks(nest)
     for r in nest.reductions:
-        if gang is not None and r is gang[1] and _laned(r):
+        inside = gang is not None and r is gang[1] and _laned(r)
+        if gang is not None and inside and setting.get("blocks", 1) > 1:
             s = _several(s, gang[0].name, r.name, setting["blocks"])
         elif r.constant and _laned(r):
-            s = _cut(s, r.name, int(r.loop.hi.value), setting.get("bn", 128), "serial")  # type: ignore[attr-defined]
+            extent, most = int(r.loop.hi.value), setting.get("bn", 128)  # type: ignore[attr-defined]
+            s = _cut(s, r.name, extent, most, "serial")
+            if gang is not None and inside and extent > most:  # one loop: Triton pipelines those
+                s = s.then("fuse", gang[0].name, f"{r.name}_o")
         elif not r.variable:
             s = _dense_reduction(s, nest, r, setting)
     return s

@@ -78,7 +78,10 @@ def _live(loop: Loop, outer: Var, factor: int, nest: Loop) -> tuple[stmt.Stmt, .
 
 
 def fuse(p: flat.Program, outer: str, inner: str) -> flat.Program:
-    """for a in 0:n: lets, for b in 0:m: body -> for a_b in 0:n * m, a = a_b // m, b = a_b % m: lets, body"""
+    """for a in 0:n: lets, for b in 0:m: body -> for a_b in 0:n * m, a = a_b // m, b = a_b % m: lets, body
+
+    A serial a may start elsewhere.
+    """
     what = f"fuse({outer}, {inner})"
     unused(p, what, f"{outer}_{inner}")
     first, b = find(p, outer), find(p, inner)
@@ -88,7 +91,7 @@ def fuse(p: flat.Program, outer: str, inner: str) -> flat.Program:
         body = _between(what, a, a.body, b)
         if uses(b.hi, a.var):
             raise illegal(what, f"the bounds of {inner} depend on {outer}", ir=a)
-        if a.lo != const(0) or b.lo != const(0):
+        if b.lo != const(0) or (a.lo != const(0) and a.kind != "serial"):
             raise illegal(what, "a loop does not start at 0", "split it first", ir=a)
         if a.kind != b.kind:
             raise illegal(what, f"they are {a.kind} and {b.kind}", "fuse loops of one kind", ir=a)
@@ -96,8 +99,10 @@ def fuse(p: flat.Program, outer: str, inner: str) -> flat.Program:
             raise illegal(what, why, "fuse before", ir=a)
         if any(isinstance(s, stmt.Publish) for s in within(a.body)):
             raise illegal(what, "pieces of rows are published in it", "fuse before", ir=a)
-        parts = (stmt.Let(a.var, made // b.hi), stmt.Let(b.var, made % b.hi))
-        return [Loop(made, const(0), a.hi * b.hi, a.kind, (*parts, *body))]
+        at = made // b.hi if a.lo == const(0) else a.lo + made // b.hi
+        parts = (stmt.Let(a.var, at), stmt.Let(b.var, made % b.hi))
+        extent = a.hi if a.lo == const(0) else a.hi - a.lo
+        return [Loop(made, const(0), extent * b.hi, a.kind, (*parts, *body))]
 
     kept = tuple(n for n in p.order if n not in (outer, inner))
     return replace(edit(p, outer, rule), order=kept)

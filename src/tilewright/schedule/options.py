@@ -8,7 +8,7 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     edges                        entries in a tile
     stream                       1: entries leave the caches early, so that x may stay
     blocks                       blocks of a row in one step of a product
-    warps, stages                of the Triton program
+    warps, stages, registers     of the Triton program; registers: at most so many a thread
     width, prefetch, grain       of a C loop: the lanes, entries ahead and iterations of `COptions`
 """
 
@@ -46,17 +46,17 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 
     Without a bound the assembler fits as many warps as it can and gives up gathers in flight for them.
     """
+    if "registers" in setting:
+        return setting["registers"]
     warps, unroll = setting.get("warps", 4), setting.get("unroll", 1)
     held = setting["rows"] * setting["width"] // (32 * warps) * unroll
     if half:
         return 64
-    if unroll > 4 or held < 16:
+    if unroll > 4 or held < 16 or (warps == 1 and held < 64):
         return None
-    if held >= 64:
-        return 96
-    if warps == 1:
-        return 80 if setting["rows"] >= 8 else None
-    return 64 if held >= 32 else 40
+    if held == 16 and setting.get("whole"):
+        return 40
+    return 96 if held >= 64 else 64
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ WORDS = {
     "group": "{} row tiles share their column tiles",
     "warps": "{} warps in a program",
     "stages": "loads {} iterations ahead",
+    "registers": "at most {} registers a thread",
+    "blocks": "{} blocks of a row at once",
+    "stream": "entries leave the caches early",
 }
 C_WORDS = {
     "width": "vector loops of up to {}",
