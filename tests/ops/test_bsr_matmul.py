@@ -9,7 +9,8 @@ from ops.places import Place
 from torch import Tensor
 
 import tilewright as tw
-from tilewright.ops.bsr_matmul import SETTINGS, choose
+from tilewright.formats import Structure
+from tilewright.ops.block_tiles import settings, tiles
 from tilewright.ops.bsr_matmul import plan as bsr_plan
 
 BLOCKS = [(4, 4), (5, 3), (16, 16), (16, 32), (24, 8), (64, 64), (128, 128)]
@@ -81,21 +82,36 @@ def test_gradients(format: str, where: Place) -> None:
     close(A.with_values(dv).to_dense(), (g @ x.mT).sum(0) * (dense != 0))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_settings(setting: dict[str, int], tiled: Place) -> None:
+def test_settings(tiled: Place) -> None:
     dense = blocks((16, 16), tiled)
-    x = randn(48, 300, device=tiled.device)
-    plan = bsr_plan(as_format(dense, (16, 16), "bsr"), x, setting)
+    A, x = as_format(dense, (16, 16), "bsr"), randn(48, 300, device=tiled.device)
+    for setting in settings(A.structure, 300, x.dtype):
+        plan = bsr_plan(A, x, setting)
+        plan.launch()
+        assert plan.setting["width"] == setting["width"]
+        torch.testing.assert_close(plan.out, dense @ x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bn", [16, 32, 64])
+def test_large_blocks_are_walked_in_steps(bn: int, where: Place) -> None:
+    dense = blocks((32, 64), where)
+    A, x = as_format(dense, (32, 64), "bsr"), randn(dense.shape[1], 20, device=where.device)
+    plan = bsr_plan(A, x, {"width": 32, "bn": bn, "blocks": 1})
     plan.launch()
-    assert plan.setting["width"] == setting["width"]
     torch.testing.assert_close(plan.out, dense @ x, rtol=1e-4, atol=1e-4)
 
 
+def structure(size: int, block: int) -> Structure:
+    return tw.SparseTensor.from_dense(torch.eye(size), format="bsr", block=(block, block)).structure
+
+
 def test_the_choice_fits_block_and_columns() -> None:
-    assert choose((16, 16), 4096, torch.bfloat16)["width"] == 256
-    assert choose((64, 64), 40, torch.bfloat16)["width"] == 64
-    assert choose((128, 128), 4096, torch.bfloat16)["warps"] == 8
-    assert choose((64, 64), 4096, torch.float32)["stages"] == 2
+    assert tiles(structure(1024, 16), 4096, torch.bfloat16)["width"] == 256
+    assert tiles(structure(1024, 64), 40, torch.bfloat16)["width"] == 64
+    assert tiles(structure(1024, 128), 512, torch.bfloat16)["width"] == 64  # few rows of blocks
+    wide = tiles(structure(4096, 128), 4096, torch.bfloat16)
+    assert (wide["warps"], wide["stages"], wide["bn"]) == (8, 6, 64)
+    assert tiles(structure(1024, 64), 4096, torch.float32)["stages"] == 2
 
 
 def test_compiled(fast: Place) -> None:

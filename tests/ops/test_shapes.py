@@ -59,7 +59,11 @@ def test_shape(shape: str, reduce: str, prepared: bool, where: Place) -> None:
     want = reduced(A.with_values(v).to_dense(), made != 0, wide, reduce)
     want = want[:, 0] if vector else want
     close(got, want)
-    g = torch.where(want.isfinite(), torch.cos(torch.arange(want.numel(), device=want.device).view(want.shape)), 0)
+    g = torch.where(
+        want.isfinite(),
+        torch.cos(torch.arange(want.numel(), device=want.device).view(want.shape)),
+        0,
+    )
     g = g.to(got)
     for mine, theirs in zip(
         torch.autograd.grad(got, (x, v), g), torch.autograd.grad(want, (x, v), g), strict=True

@@ -1,14 +1,16 @@
 """Products of block-sparse matrices, y = A x, beside torch's BSR, dense cuBLAS and a hand-written kernel.
 
-A case is a block size, a density and a number of columns: bf16 on CUDA, fp32 on the CPU. Every tile setting is
-timed in turns with the probe's kernel at the same tiles. Where density meets the dense product is told by block.
+A case is a block size, a density and a number of columns: bf16 on CUDA, fp32 on the CPU. On CUDA every tile setting
+is timed, on the blocks as given and on blocks of several rows in one (made once by `to_format`; that time is a
+column), and the probe's kernel at its own tiles. Where density meets the dense product is told by block.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +19,6 @@ import torch
 from torch import Tensor
 
 from tilewright.bench import check, probes, subject, timing
-from tilewright.bench.beside import beside
 from tilewright.bench.suite import Run, dtype_name, dtypes_of, seeded, spelled
 from tilewright.bench.tables import Cell, cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
@@ -29,6 +30,13 @@ QUICK_DENSITIES = (0.1, 0.5)
 COLUMNS, QUICK_COLUMNS = (512, 4096), (128,)
 GOALS = {16: 0.15, 32: 0.35, 64: 0.55, 128: 0.7}  # densities up to which dense is beaten
 SLACK = 4.0  # torch rounds partial sums
+TALLEST = 128  # rows of a block that stands for several
+PROBED = (
+    (128, 4, 6),
+    (256, 4, 3),
+    (128, 8, 5),
+    (128, 4, 3),
+)  # width, warps, stages that suit the probe
 
 
 def measure(run: Run) -> int:
@@ -39,10 +47,10 @@ def measure(run: Run) -> int:
     (dtype, *_) = dtypes_of(run, (torch.bfloat16 if cuda else torch.float32,))
     warming = run.warm(
         [
-            {"block": b, "columns": n, "setting": s}
+            {"block": b, "group": g, "columns": n}
             for b in BLOCKS
             for n in columns
-            for s in _settings(run)
+            for g in _groups(b)
         ]
     )
     warming.wait()
@@ -57,9 +65,9 @@ def measure(run: Run) -> int:
     return run.finish(*report(run.rows))
 
 
-def _settings(run: Run) -> list[dict[str, Any]]:
-    known = subject.settings("bsr_matmul")
-    return known[: run.options.settings or (2 if run.options.quick else len(known))]
+def _groups(block: int) -> list[int]:
+    """Rows of blocks that may be one: together not more than TALLEST."""
+    return [g for g in (1, 2, 4) if g * block <= TALLEST]
 
 
 def matrix(size: int, block: int, density: float, dtype: torch.dtype, device: str) -> SparseTensor:
@@ -144,32 +152,73 @@ def _on_cuda(
     with run.peer(f"{row['case']} torch BSR"):
         if check.compare(a.to_torch() @ x, reference, SLACK * check.TOLERANCE[x.dtype]).ok:
             row["torch_ms"] = timing.eager_cold_ms(peers["torch"])
-    row["settings"] = []
     right = lambda out: check.compare(out, reference).ok
-    s = a.structure
-    for setting in [*_settings(run), None]:
-        with run.part(f"{row['case']} {setting}"):
+    row["settings"] = []
+    for group in _groups(row["block"]):
+        _grouped(run, row, a, x, group, right)
+    row["ok"] = bool(row["settings"]) and all(m["ok"] for m in row["settings"])
+    row["chosen_ms"] = next(m["ms"] for m in row["settings"] if m["chosen"])
+    best = min(row["settings"], key=lambda m: m["ms"])
+    row |= {"best_ms": best["ms"], "best_setting": best["setting"], "group": best["group"]}
+    row["plain_ms"] = least(m["ms"] for m in row["settings"] if m["group"] == 1)
+    if probe:
+        row["probe_ms"] = _probed(run, row, a, x, probe, right)
+        row["over_probe"] = ratio(row["probe_ms"], row["best_ms"])
+
+
+def _grouped(
+    run: Run,
+    row: dict[str, Any],
+    a: SparseTensor,
+    x: Tensor,
+    group: int,
+    right: Callable[[Tensor], bool],
+) -> None:
+    """All settings on blocks of `group` rows each; what would be chosen is one of them."""
+    if group > 1:
+        began = time.perf_counter()
+        a = a.to_format("bsr", (group * row["block"], row["block"]))
+        torch.cuda.synchronize()
+        row[f"group{group}_ms"] = (time.perf_counter() - began) * 1e3
+    for setting in _settings(run, a, x, group):
+        with run.part(f"{row['case']} {group} {setting}"):
             plan = subject.op("bsr_matmul").plan(a, x, setting)
             check.poison(plan.out)
             plan.launch()
-            made: dict[str, Any] = {"setting": plan.setting, "ok": right(plan.out)}
-            whole = x.shape[1] % plan.setting["width"] == 0
-            assert s.indptr is not None and s.indices is not None and a.values is not None
-            blocks = (s.indptr, s.indices, a.values)
-            peer = (
-                partial(probes.bsr_matmul, probe, blocks, x, plan.setting)
-                if probe and whole
-                else None
-            )
-            made |= beside(run, row["case"], plan.launch, peer, right)
+            made: dict[str, Any] = {"setting": plan.setting, "group": group, "ok": right(plan.out)}
+            made |= {"chosen": setting is None, "ms": timing.graph_ms(plan.launch)}
             row["settings"].append(made)
-            if setting is None:
-                row["chosen_ms"] = made["ms"]
-    row["ok"] = bool(row["settings"]) and all(m["ok"] for m in row["settings"])
-    best = min(row["settings"], key=lambda m: m["ms"])
-    row |= {"best_ms": best["ms"], "best_setting": best["setting"]}
-    row["probe_ms"] = least(m.get("probe_ms") for m in row["settings"])
-    row["over_probe"] = ratio(row["probe_ms"], row["best_ms"])
+
+
+def _settings(run: Run, a: SparseTensor, x: Tensor, group: int) -> list[dict[str, Any] | None]:
+    """The operator's own choice (of blocks as given), and those it was chosen from."""
+    known = subject.op("block_tiles").settings(a.structure, x.shape[1], x.dtype)
+    known = known[: run.options.settings or (2 if run.options.quick else len(known))]
+    return [None, *known] if group == 1 else known
+
+
+def _probed(
+    run: Run,
+    row: dict[str, Any],
+    a: SparseTensor,
+    x: Tensor,
+    probe: ModuleType,
+    right: Callable[[Tensor], bool],
+) -> float | None:
+    """The probe at its own tiles, the best of them."""
+    s, took = a.structure, []
+    assert s.indptr is not None and s.indices is not None and a.values is not None
+    for width, warps, stages in PROBED:
+        if x.shape[1] % width:
+            continue
+        with run.peer(f"{row['case']} probe"):
+            tiles = {"width": width, "warps": warps, "stages": stages}
+            launch, out = probes.bsr_matmul(probe, (s.indptr, s.indices, a.values), x, tiles)
+            check.poison(out)
+            launch()
+            if right(out):
+                took.append(timing.graph_ms(launch))
+    return min(took, default=None)
 
 
 def break_even(rows: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -187,8 +236,11 @@ def break_even(rows: list[dict[str, Any]]) -> dict[str, float | None]:
 
 
 def report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    header = "case dtype dense torch probe chosen best /dense /torch /probe TFLOP/s setting"
-    names = "case dtype dense_ms torch_ms probe_ms chosen_ms best_ms over_dense over_torch over_probe tflop_s"
+    header = (
+        "case dtype dense torch probe chosen plain best rows /dense /torch /probe TFLOP/s setting"
+    )
+    names = "case dtype dense_ms torch_ms probe_ms chosen_ms plain_ms best_ms group"
+    names += " over_dense over_torch over_probe tflop_s"
     lines: list[list[Cell]] = [
         [*(row.get(n) for n in names.split()), spelled(row.get("best_setting"))] for row in rows
     ]
@@ -198,6 +250,10 @@ def report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         s |= {name: geomean(of), f"{name}_least": least(of)}
     text = ["times in ms", table(header.split(), lines)]
     text += [verdict("over torch BSR, geometric mean", s["over_torch"], 5.0)]
+    text += [verdict("over the probe, least", s["over_probe_least"], 1.0)]
+    told = [ratio(row["chosen_ms"], row["best_ms"]) for row in rows if "chosen_ms" in row]
+    s["chosen_over_best"] = geomean(told)
+    text += [f"     chosen without measuring, over the best: {cell(s['chosen_over_best'])}"]
     for key, density in s["break_even"].items():
         goal = GOALS.get(int(key.split()[0]), 0.0)
         text.append(
@@ -208,6 +264,8 @@ def report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
     a = matrix(512, task["block"], 0.1, torch.bfloat16, "cuda")
+    a = a.to_format("bsr", (task["group"] * task["block"], task["block"]))
     x = torch.ones(512, task["columns"], dtype=torch.bfloat16, device="cuda")
-    subject.op("bsr_matmul").plan(a, x, task["setting"]).launch()
+    for setting in subject.op("block_tiles").settings(a.structure, x.shape[1], x.dtype):
+        subject.op("bsr_matmul").plan(a, x, setting).launch()
     torch.cuda.synchronize()

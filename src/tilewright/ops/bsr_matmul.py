@@ -16,9 +16,10 @@ from torch import Tensor
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of, place_of
+from tilewright.ops.block_tiles import tiles
 from tilewright.ops.bound import Launch
 from tilewright.ops.recipe import Recipe
-from tilewright.ops.settings import ceil_pow2, pack
+from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
     as_blocks,
     as_sparse,
@@ -31,12 +32,6 @@ from tilewright.ops.spmm import program_name
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
-
-# the tiles that a measured choice looks at
-SETTINGS: list[Setting] = [
-    {"width": w, "warps": n, "stages": s, "outer": 1}
-    for w, n, s in ((128, 4, 6), (256, 4, 3), (128, 8, 5), (128, 4, 4), (64, 4, 4), (256, 8, 3))
-]
 
 
 @public
@@ -92,25 +87,15 @@ def _recipe(a: SparseTensor, x: Tensor, setting: Setting | None) -> Recipe:
     made = bundle_of(a.structure)
     ints = list(made.ints)
     if backend_of(x.device) == "triton":
-        ints.append(pack(setting or choose(a.structure.block, x.shape[-1], x.dtype)))
+        ints.append(pack(setting or tiles(a.structure, x.shape[-1], x.dtype)))
     name = program_name("sum", x.dim() == 3, False, False)
     args = (sparse_arg("a", a, made.arrays), dense_arg("x", x))
     return Recipe(program_text(name, args), list(made.tensors), ints)
 
 
-def choose(block: tuple[int, int], columns: int, dtype: torch.dtype) -> Setting:
-    """Tiles by the block: wide ones for small blocks, more warps for large ones; no wider than the columns."""
-    side = max(block)
-    made = dict(SETTINGS[1] if side <= 16 else SETTINGS[0] if side <= 64 else SETTINGS[2])
-    made["width"] = min(made["width"], max(ceil_pow2(columns), 16))
-    if dtype.itemsize > 2:  # operands are twice as large, and so are their copies in flight
-        made |= {"width": min(made["width"], 64), "stages": 2}
-    return made
-
-
 @public
 def plan(A: Any, x: Tensor, setting: Setting | None = None) -> Launch:
-    """A bound launch of bsr_matmul; setting: width, warps, stages, outer."""
+    """A bound launch of bsr_matmul; setting: width, warps, stages, outer, blocks, bn."""
     where = "bsr_matmul.plan(A, x)"
     a = as_blocks(as_sparse(A, where))
     _check(a, x, where)

@@ -98,7 +98,9 @@ def _call(
 ) -> tuple[str, list[Tensor], list[int]]:
     rows = rows.contiguous()
     key = (dense_key(x), dense_key(w), dense_key(rows))
-    text = None if torch.compiler.is_compiling() else _TEXTS.get(key)  # a guard on it would fail later
+    text = (
+        None if torch.compiler.is_compiling() else _TEXTS.get(key)
+    )  # a guard on it would fail later
     if text is None:
         args = (dense_arg("x", x), dense_arg("w", w), dense_arg("rows", rows))
         text = program_text("rows_product", args)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.parts import Parts
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text, told
 from tilewright.ops.backend import backend_of, cpu_backend, place_of
+from tilewright.ops.block_tiles import tiles
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Case, Choice, Subject, program_key
 from tilewright.ops.plans import choose, listed, may_list
@@ -183,10 +185,16 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
     if choice is None and not torch.compiler.is_compiling():
         moving = [x] if a.values is None else [a.values, x]
         key = (text, x.shape, cpu_backend())
-        choice = chosen(made.choices, key, text, [*tensors, *moving], s, {})
+        choice = chosen(made.choices, key, text, [*tensors, *moving], s, _usual(s, x, reduce))
     if choice is not None and "long" not in choice.setting and choice.setting:
         ints.append(pack(choice.setting))
     return Recipe(text, tensors, ints, choice)
+
+
+def _usual(s: Structure, x: Tensor, reduce: str) -> Setting:
+    """Tiles for blocks that are products; else what the schedule takes by itself."""
+    product = s.format == "bsr" and min(s.block) >= 16 and reduce == "sum" and x.dim() > 1
+    return tiles(s, x.shape[-1], x.dtype) if product and backend_of(x.device) == "triton" else {}
 
 
 def _check(a: SparseTensor, x: Tensor, reduce: str, heads: bool) -> None:

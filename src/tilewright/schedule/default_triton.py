@@ -77,14 +77,14 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     s = _features(s, nest, setting)
     gang = inside_blocks(nest)
     for r in nest.reductions:
-        inside = gang is not None and r is gang[1] and _laned(r)
-        if gang is not None and inside and setting.get("blocks", 1) > 1:
-            s = _several(s, gang[0].name, r.name, setting["blocks"])
+        around = gang[0].name if gang is not None and r is gang[1] else ""
+        if around and _laned(r) and setting.get("blocks", 1) > 1:
+            s = _several(s, around, r.name, setting["blocks"])
         elif r.constant and _laned(r):
             extent, most = int(r.loop.hi.value), setting.get("bn", 128)  # type: ignore[attr-defined]
             s = _cut(s, r.name, extent, most, "serial")
-            if gang is not None and inside and extent > most:  # one loop: Triton pipelines those
-                s = s.then("fuse", gang[0].name, f"{r.name}_o")
+            if around and extent > most:  # one loop: Triton pipelines those
+                s = s.then("fuse", around, f"{r.name}_o")
         elif not r.variable:
             s = _dense_reduction(s, nest, r, setting)
     return s
