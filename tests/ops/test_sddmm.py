@@ -112,6 +112,8 @@ LISTED: list[dict[str, int]] = [
     {"rows": 8, "edges": 4, "chunk": 16, "inner": 32},
     {"rows": 2, "edges": 8, "chunk": 8, "width": 16, "unroll": 2},
     {"rows": 4, "edges": 1, "chunk": 64, "inner": 32, "warps": 2},
+    {"rows": 2, "edges": 4, "chunk": 16, "inner": 1},
+    {"rows": 2, "edges": 4, "chunk": 16, "width": 16},
 ]
 
 

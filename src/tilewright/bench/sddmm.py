@@ -31,12 +31,22 @@ GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 GENERATED_GRAPHS = ["tiny", "arxiv-sized"]
 WIDTHS, KNOWN_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
-KEYS = ("edges", "width", "warps")
-TILES = (
-    *((16, 32, 1), (32, 32, 2), (32, 32, 4), (64, 32, 4), (16, 32, 2)),
-    *((16, 64, 2), (16, 128, 2), (16, 128, 4), (32, 128, 4), (64, 128, 4)),
-    *((128, 32, 4), (64, 32, 2), (32, 64, 2), (32, 64, 4), (8, 128, 2), (128, 32, 8)),
-)
+TILES = [
+    {"edges": e, "width": w, "warps": n}
+    for e, w, n in (
+        *((32, 32, 2), (32, 32, 4), (64, 32, 4), (16, 32, 4), (16, 32, 1), (32, 32, 1)),
+        *((16, 64, 4), (16, 64, 2), (64, 32, 2), (16, 128, 2), (32, 64, 2), (128, 32, 8)),
+    )
+]
+# parts of rows: x is loaded once for all entries of a part
+PARTS = [
+    {"rows": r, "edges": e, "chunk": c, "width": w, "warps": n}
+    for r, e, c, w, n in (
+        *((4, 8, 32, 32, 1), (4, 8, 128, 32, 1), (4, 8, 32, 32, 2), (4, 8, 128, 32, 2)),
+        *((4, 16, 128, 32, 2), (4, 16, 32, 32, 4), (1, 16, 128, 32, 1), (1, 32, 128, 32, 1)),
+        *((2, 16, 64, 32, 1), (4, 8, 32, 64, 2), (1, 8, 128, 128, 1), (2, 32, 256, 32, 2)),
+    )
+]
 QUICK_SETTINGS = 2
 REFERENCE_US = {
     ("cora", "fp32"): (6.2, 7.2),
@@ -84,9 +94,9 @@ def measure(run: Run) -> int:
 
 
 def _settings(run: Run, width: int) -> list[dict[str, Any]]:
-    """The operator's own, else these tiles; none wider than the features."""
-    usual = QUICK_SETTINGS if run.options.quick else len(TILES)
-    known = subject.settings("sddmm") or [dict(zip(KEYS, t, strict=True)) for t in TILES]
+    """Tiles of entries and parts of rows; none wider than the features."""
+    known = [*TILES, *PARTS]
+    usual = QUICK_SETTINGS if run.options.quick else len(known)
     return [s for s in known if s["width"] <= width][: run.options.settings or usual]
 
 

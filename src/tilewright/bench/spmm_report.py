@@ -70,7 +70,7 @@ def _cuda_summary(rows: list[Row]) -> dict[str, Any]:
 
 def _cuda_verdicts(s: dict[str, Any]) -> list[str]:
     return [
-        verdict("generated over probe, geometric mean of all settings", s["over_probe"], 0.95),
+        verdict("generated over probe, geometric mean of its settings", s["over_probe"], 0.95),
         verdict("generated over probe, at the probe's best", s["over_probe_best"], 0.95),
         verdict("generated over probe, worst setting", s["over_probe_worst"], 0.95),
         verdict("best setting over vendor, fp32", s["over_vendor_fp32"], 1.35),

@@ -84,9 +84,7 @@ class Step(Statement):
             return (*exact, mark[-1])
         classes = tuple([self.divisor(self.size_names[k], sizes[k]) for k in self.narrow_at])
         whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
-        spans = tuple(
-            [ceil_pow2(min(n, 2 * EXACT)) if (n := sizes[k]) else 0 for k in self.width_at]
-        )
+        spans = tuple([ceil_pow2(n) if (n := sizes[k]) else 0 for k in self.width_at])
         small = all([sizes[k] < NARROW for k in self.narrow_at])
         return (classes, whole, spans, small, *mark[-3:])
 
@@ -198,11 +196,12 @@ class Step(Statement):
                 made["whole"] = 1
         if self.lists is not None:
             made["listed"] = 1
-        inner = [r for r in self.nest.reductions if r.depth and not r.variable and not r.constant]
-        if inner and self.nest.blocks:
+        dense = [r for r in self.nest.reductions if not r.variable and not r.constant]
+        if any(r.depth for r in dense) and self.nest.blocks:
             made = {"bm": 64, "bn": 64, **made}
-        if inner:  # held whole
-            least = max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in inner)
+        held_whole = [r for r in dense if r.depth or "inner" in made]
+        if held_whole:
+            least = max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in held_whole)
             made["inner"] = max(16, least, made.get("inner", 0))
         if (
             self.nest.reductions
@@ -211,9 +210,7 @@ class Step(Statement):
             and "edges" not in made
         ):
             made["edges"] = 32
-            reduce = [
-                r for r in self.nest.reductions if not r.variable and not r.constant and not r.depth
-            ]
+            reduce = [r for r in dense if not r.depth]
             if reduce:
                 extent = sizes.get(text(reduce[0].loop.hi), 64)
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))

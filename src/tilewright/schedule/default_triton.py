@@ -154,7 +154,7 @@ def _segments(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     if nest.spatial[-1] is not entries:
         s = _features(s, nest, setting)
     for r in nest.reductions:
-        s = _dense_reduction(s, nest, r, setting)
+        s = _by_lane(_dense_reduction(s, nest, r, setting), r)
     lanes, across = setting.get("rows", 8), setting.get("edges", 4)
     names = (rows.var.name, entries.var.name)
     return s.then("segments", *names, lanes, across, setting.get("unroll", 1))
@@ -177,11 +177,7 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         s = s.then("kind", f"{name}_i", "lane")
         s = s.then("kind", f"{name}_o", "grid")
         for r in dense:
-            s = _dense_reduction(s, nest, r, setting)
-            inner = tuple(x for x in loops(s.program) if x.var.name == f"{r.name}_i")
-            folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
-            if len(folds) == 1 and folds[0].monoid.joins:
-                s = s.then("rfactor", f"{r.name}_i")
+            s = _by_lane(_dense_reduction(s, nest, r, setting), r)
         return s
     s = _features(s, nest, setting)
     first = nest.free[0] if len(nest.free) > 1 and not nest.reductions else None
@@ -227,6 +223,14 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
         return s.then("lane", r.name, setting["width"])
     s = s.then("split", r.name, setting.get("width", 32))
     return s.then("kind", f"{r.name}_i", "lane")
+
+
+def _by_lane(s: Scheduled, r: Reduction) -> Scheduled:
+    """A reduction in tiles of lanes: each lane adds up its own, the lanes are joined once."""
+    inner = tuple(x for x in loops(s.program) if x.var.name == f"{r.name}_i")
+    folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
+    alone = len(folds) == 1 and folds[0].monoid.joins
+    return s.then("rfactor", f"{r.name}_i") if alone else s
 
 
 def _rest_to_grid(s: Scheduled, nest: Nest, but: Loop | None = None) -> Scheduled:
