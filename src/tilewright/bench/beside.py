@@ -13,6 +13,10 @@ from torch import Tensor
 from tilewright.bench import check, timing
 from tilewright.bench.suite import Run
 
+CLOSE, AGAIN = (
+    0.96,
+    4,
+)  # a peer that seems faster is timed again, for longer: one pair of hundreds always looks bad
 Peer = Callable[[], tuple[Callable[[], object], Tensor]]
 
 
@@ -35,4 +39,11 @@ def beside(
         alone: dict[str, Any] = {"ms": timing.graph_ms(launch)}
         return alone if peer is None else alone | {"probe_ok": ok}
     ours, theirs = timing.graphs_ms([launch, other])
-    return {"ms": ours, "probe_ms": theirs, "probe_ok": True}
+    told: dict[str, Any] = {"ms": ours, "probe_ms": theirs, "probe_ok": True}
+    if theirs >= CLOSE * ours:
+        return told
+    first = theirs / ours
+    ours, theirs = timing.graphs_ms(
+        [launch, other], AGAIN * timing.REPLAYS, AGAIN * timing.BUDGET_S
+    )
+    return told | {"ms": ours, "probe_ms": theirs, "first_over_probe": first}

@@ -25,7 +25,7 @@ from tilewright.formats import SparseTensor
 
 SIZE, QUICK_SIZE = 4096, 512
 BLOCKS = (16, 32, 64, 128)
-DENSITIES = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.7)
+DENSITIES = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.55, 0.7)
 QUICK_DENSITIES = (0.1, 0.5)
 COLUMNS, QUICK_COLUMNS = (512, 4096), (128,)
 GOALS = {16: 0.15, 32: 0.35, 64: 0.55, 128: 0.7}  # densities up to which dense is beaten

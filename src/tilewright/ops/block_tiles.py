@@ -22,8 +22,11 @@ AHEAD = 2  # stages between a block's place in the list and its operands
 BUSY = 264  # programs that keep a large device busy
 WIDTHS = (256, 128, 64)
 HELD = 128  # sums that a thread holds at most
-# width, warps: what a measured choice looks at
-SHAPES = ((256, 4), (256, 8), (128, 4), (128, 8), (64, 4))
+# width, warps, stages: what a measured choice looks at; short rows of blocks want little in flight
+SHAPES = (
+    *((256, 4, 7), (256, 8, 7), (128, 4, 7), (128, 8, 7), (64, 4, 7)),
+    *((128, 4, 5), (128, 4, 4), (256, 4, 4), (64, 4, 4)),
+)
 
 
 def tiles(s: Structure, columns: int, dtype: torch.dtype) -> Setting:
@@ -42,18 +45,20 @@ def tiles(s: Structure, columns: int, dtype: torch.dtype) -> Setting:
 def settings(s: Structure, columns: int, dtype: torch.dtype) -> list[Setting]:
     """The settings that a measured choice looks at."""
     most = max(ceil_pow2(columns), 16)
-    shapes = [(w, n) for w, n in SHAPES if w <= most and 4 <= _held(s.block, w, n) <= HELD]
-    return [_made(s.block, w, n, dtype) for w, n in shapes] or [tiles(s, columns, dtype)]
+    shapes = [t for t in SHAPES if t[0] <= most and 4 <= _held(s.block, *t[:2]) <= HELD]
+    return [_made(s.block, w, n, dtype, k) for w, n, k in shapes] or [tiles(s, columns, dtype)]
 
 
 def _held(block: tuple[int, int], width: int, warps: int) -> int:
     return block[0] * width // (32 * warps)
 
 
-def _made(block: tuple[int, int], width: int, warps: int, dtype: torch.dtype) -> Setting:
+def _made(
+    block: tuple[int, int], width: int, warps: int, dtype: torch.dtype, most: int = STAGES
+) -> Setting:
     depth = min(block[1], DEPTH)
     step = (block[0] + width) * depth * dtype.itemsize
-    stages = min(STAGES, SHARED // step + AHEAD) if dtype.itemsize == 2 else 2
+    stages = min(most, SHARED // step + AHEAD) if dtype.itemsize == 2 else 2
     return {
         "width": width,
         "warps": warps,
