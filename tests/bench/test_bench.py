@@ -230,7 +230,7 @@ def test_cuda_report_has_ratios_and_verdicts() -> None:
     text, summary = spmm_report.cuda([row | spmm_report.derived(row)], {"spmm": 9.0})
     assert summary["over_vendor_fp32"] == pytest.approx(2.0)
     assert summary["over_probe"] == pytest.approx(0.9)
-    assert "MISS generated over probe, geometric mean of all settings  0.900" in text
+    assert "MISS generated over probe, geometric mean of its settings  0.900" in text
     assert "PASS best setting over vendor, fp32  2.00" in text
     assert "---- best setting over vendor, bf16" in text
 
