@@ -31,7 +31,7 @@ IN_A_ROW = 16
 SECONDS = 0.5
 GOAL_MS, GOAL_NNZ = 40.0, 10_000_000
 LINEAR = 1.3  # growth of an entry's time; n * log(n) would be 1.1, quadratic 4
-CALLS = 3
+CALLS = 6
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 

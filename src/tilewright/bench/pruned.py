@@ -163,7 +163,7 @@ def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def sparsest(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """Masks of 95 % zeros and more at 512 columns and more: how many are GAIN times as fast as dense, how many cannot be.
+    """Masks of 95 % zeros, at 512 columns and more: how many are GAIN times as fast as dense, how many cannot be.
 
     Not less than this is possible: the fastest product of the whole run (a launch, and operands that are not in the
     caches), and the gathered rows of x at the rate of the second-level cache.

@@ -60,6 +60,7 @@ class Run:
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    stopped: bool = False
 
     @property
     def elapsed(self) -> float:
@@ -81,7 +82,9 @@ class Run:
 
     @property
     def late(self) -> bool:
-        return self.elapsed > self.options.limit
+        """Whether the next case must not begin; a run that was told so once is not complete."""
+        self.stopped = self.stopped or self.elapsed > self.options.limit
+        return self.stopped
 
     def say(self, text: str) -> None:
         print(f"[{self.elapsed:6.1f} s] {text}", file=sys.stderr, flush=True)
@@ -124,9 +127,9 @@ class Run:
     def finish(self, text: str, summary: dict[str, Any]) -> int:
         """0 when every part ran and every output was right."""
         wrong = [str(row.get("case")) for row in self.rows if row.get("ok") is False]
-        self.save({"complete": not self.late, "wrong": wrong, **summary})
+        self.save({"complete": not self.stopped, "wrong": wrong, **summary})
         print(text)
-        if self.late:
+        if self.stopped:
             print(f"NOTE stopped at the limit of {self.options.limit:g} s; cases are missing")
         for failure in self.failures[:8]:
             print(f"FAIL {failure}")

@@ -89,14 +89,14 @@ class Tiler:
         return Tiled(v, lanes)
 
     def guard(self, e: Expr) -> Tiled:
-        """A condition as a variable; its sides are noted where they cost nothing to widen."""
+        """A condition as a variable; its sides are noted where they are names."""
         made = self.value(e)
         if not made.lanes or isinstance(made.e, Var):
             return made
         made = self.emit("in_", "b1", made.e, made.lanes)
         if isinstance(made.e, Var) and isinstance(e, Bin) and e.op in COMPARE:
             a, b = self.value(e.a), self.value(e.b)
-            if all(isinstance(t.e, Var) or not t.lanes for t in (a, b)):
+            if all(isinstance(t.e, Var | Const) for t in (a, b)):
                 self.compared[made.e] = (e.op, a, b)
         return made
 

@@ -31,7 +31,8 @@ EXACT = 512
 NARROW = 1 << 31
 REMEMBERED = 4096
 VECTOR = 16
-DEPTH = 64  # of one step of a product over blocks
+DEPTH = 64  # of one step of a product over thin blocks
+DEEP = 16  # blocks that are a step of their own
 EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add up
 
 
@@ -189,7 +190,8 @@ class Step(Statement):
                 made["width"] = max(16, ceil_pow2(span))
             held = block_product(self.nest)
             if held is not None and isinstance(held.loop.hi, Const):
-                made.setdefault("blocks", max(1, DEPTH // int(held.loop.hi.value)))
+                inside = int(held.loop.hi.value)
+                made.setdefault("blocks", 1 if inside >= DEEP else max(1, DEPTH // inside))
         else:
             made.setdefault("width", feature_width(span, self.half))
             if self.nest.rows is not None and span <= made["width"]:
