@@ -174,7 +174,7 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
     counts. One of m and n may be the inside of a group that has a list of its own.
     """
     for r in nest.reductions:
-        if r.variable or r.constant or r.depth or len(r.folds) != 1:
+        if r.variable or r.constant or r.depth or len(r.folds) != 1 or _asks_memory(r.loop):
             continue
         fold = r.folds[0]
         if fold.monoid.name != "sum":
@@ -192,6 +192,12 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
                 m, n = sorted((a[-1], b[-1]), key=nest.spatial.index)
                 return m, n, r
     return None
+
+
+def _asks_memory(loop: Loop) -> bool:
+    """Whether what is inside a loop is done or not as memory says, entry by entry."""
+    asked = (n.cond for n in walk(loop.body) if isinstance(n, stmt.Guard))
+    return any(isinstance(n, Load) for c in asked for n in walk(c))
 
 
 def _factors(e: Expr) -> list[Expr]:
