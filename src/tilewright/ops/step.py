@@ -21,6 +21,7 @@ from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.statement import Statement
+from tilewright.ops.vendor import Product, vendor_product
 from tilewright.ops.views import derive_views
 from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
@@ -45,6 +46,8 @@ class Step(Statement):
     def __call__(
         self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
     ) -> list[Tensor]:
+        if self.vendor is not None:
+            return [self.vendor(dict(zip(self.names, tensors, strict=False)))]
         if self.missing:
             tensors = [*tensors, *self.derive(tensors, ints)]
         outs: list[Tensor] | None = None
@@ -53,6 +56,13 @@ class Step(Statement):
             outs = piece.ready(ints, sizes).run(tensors, sizes, ints, floats, outs)
         assert outs is not None
         return outs
+
+    @cached_property
+    def vendor(self) -> Product | None:
+        """The library's product, where it serves: over lists on a CPU, else of whole operands."""
+        made = vendor_product(self.bound.program) if self.traced.vendor else None
+        served = made is not None and (self.backend == "c" or not made.listed)
+        return made if served else None
 
     def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> Ready:
         """The kernel for these sizes: found by the sizes that matter, else by their classes.
