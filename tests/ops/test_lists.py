@@ -189,7 +189,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
         lambda x, w: tw.linear(x, w, sparse=tw.Index.from_values(x, (4, 4))),
         "for each group of rows",
     ),
-    "other": (lambda x, w: tw.linear(x, w, sparse=tw.Index.from_values(w, (4, None))), "an index of"),
+    "other": (
+        lambda x, w: tw.linear(x, w, sparse=tw.Index.from_values(w, (4, None))),
+        "an index of",
+    ),
     "mask": (lambda x, w: tw.linear(x, w, sparse=torch.ones(3, dtype=torch.bool)), "as x has"),
     "lengths": (lambda x, w: tw.linear(x[None], w, sparse=torch.tensor([1, 2])), "as x has"),
     "columns": (lambda x, w: matmul(x, w.T, sparse="n"), "'columns'"),

@@ -42,7 +42,8 @@ class Traced:
     sized: the shape of outputs that indices alone do not tell. unique: index lists that name nothing twice.
     wide: outputs keep the accumulator's dtype (intermediates). kept: tensors that do so by name, and that say
     nothing of the dtype of what is made of them.
-    typed: the dtypes of outputs that are not those of the inputs. vendor: a product that the machine's own library may do.
+    typed: the dtypes of outputs that are not those of the inputs.
+    vendor: a product that the machine's own library may do.
     """
 
     name: str

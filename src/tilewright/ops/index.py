@@ -119,7 +119,7 @@ class Index:
                 expected="two numbers, to group by rows",
             )
         x = x.detach().view(torch.uint8) if x.dtype == torch.bool else x.detach()
-        above = threshold != 0.0
+        above = True if threshold else False  # noqa: SIM210 - torch.compile decides a branch
         if above and not x.dtype.is_floating_point:
             raise error(
                 "dtype",
@@ -195,9 +195,13 @@ _LENGTHS, _CHOICES = (register(trace(p)).traced.name for p in (lengths, choices)
 
 
 @cache
-def _detector(*asked: int) -> str:
-    """The name of a detector, which is registered; a constant to torch.compile."""
+def _registered(*asked: int) -> str:
     return register(tiles(*asked)).traced.name
+
+
+def _detector(*asked: int) -> str:
+    """The name of a detector; a constant to torch.compile."""
+    return _registered(*asked)
 
 
 _detector._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """tw.linear on some rows, or on some k's of each group of rows: gathered in the load, scattered in the store.
 
-    y = linear(x, w, b, sparse="rows")        # rows of x that are all 0 are not computed
+y = linear(x, w, b, sparse="rows")        # rows of x that are all 0 are not computed
 """
 
 from __future__ import annotations

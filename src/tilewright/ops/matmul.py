@@ -1,6 +1,6 @@
 """tw.ops.matmul: a @ b of which only what an operand holds is computed.
 
-    y = matmul(a, b, sparse="k")        # for each 32 rows of a, the k's where one of them is not 0
+y = matmul(a, b, sparse="k")        # for each 32 rows of a, the k's where one of them is not 0
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ GROUP = 32  # rows that share a list of k's, where nobody says how many
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """axis: i, n or k of y[i, n] = sum(k, x[i, k] * w[n, k]). size: of the groups of rows that have lists of their own."""
+    """axis: i, n or k of y[i, n] = sum(k, x[i, k] * w[n, k]). size: of the groups of rows that have their own lists."""
 
     axis: str
     positions: Tensor

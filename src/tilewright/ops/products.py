@@ -67,11 +67,13 @@ PRODUCT, TO_X, TO_W = map(_served, (product, product_to_x, product_to_w))
 KEPT, TO_W_KEPT = trace(kept), _served(product_to_w_kept)
 
 
-@cache
-def listed_product(
-    axis: str, tile: int = 1, size: int = 0, detected: bool = False
-) -> str:
+def listed_product(axis: str, tile: int = 1, size: int = 0, detected: bool = False) -> str:
     """The name of the product over a list of an axis (i, n or k); of k, over a list for each `size` rows of x."""
+    return _listed_product(axis, tile, size, detected)
+
+
+@cache
+def _listed_product(axis: str, tile: int, size: int, detected: bool) -> str:
     group: Group | None = ("i", size) if size else None
     made = compact(PRODUCT, axis, "w" if axis == "n" else "x", tile, group)
     if axis == "k":
@@ -88,7 +90,7 @@ def listed_product(
 
 
 def _of_k(tile: int, group: Group | None, detected: bool) -> Gradient:
-    """The gradients of a product over lists of k. What is given for groups of rows cuts x, which is kept as it was cut."""
+    """The gradients of a product over lists of k. Lists given for groups of rows cut x, and w sees what is kept."""
     if detected:
         to_w = TO_W if group else compact(TO_W, "k", "x", tile)
         return Gradient((), {"x": (TO_X,), "w": (to_w,)})
@@ -98,9 +100,13 @@ def _of_k(tile: int, group: Group | None, detected: bool) -> Gradient:
     return Gradient((compact(KEPT, "k", None, tile, group),), {"x": (to_x,), "w": (TO_W_KEPT,)})
 
 
-@cache
 def masked_product(size: int) -> str:
     """The name of the product by a weight with a mask: lists of k for each `size` n's, and of n for each `size` k's."""
+    return _masked_product(size)
+
+
+@cache
+def _masked_product(size: int) -> str:
     made = compact(PRODUCT, "k", "w", 1, ("n", size))
     to_x = compact(TO_X, "n", "w", 1, ("k", size))
     to_w = compact(TO_W, "k", None, 1, ("n", size))
@@ -108,8 +114,8 @@ def masked_product(size: int) -> str:
     return made.name
 
 
-for _constant in (listed_product, masked_product):
-    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+listed_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
+masked_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def listed(

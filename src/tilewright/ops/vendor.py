@@ -30,7 +30,10 @@ def vendor_product(p: Program) -> Product | None:
         return None
     match s.values[0]:
         case Reduce(sum_, (k,), (Bin("*", Load() as a, Load() as b),)) if sum_.name == "sum":
-            m, n = (tuple(ix for ix in t.indices if ix is not k) for t in (a, b))
+            m, n = (
+                tuple(ix for ix in t.indices if isinstance(ix, Index) and ix is not k)
+                for t in (a, b)
+            )
             if len(a.indices) == len(b.indices) == 2 and len(m) == len(n) == 1:
                 return Product(s.targets[0], a, b, (m[0], n[0]), k, s.listed)
     return None
