@@ -210,3 +210,35 @@ def test_refusals(name: str) -> None:
     with pytest.raises(tw.TilewrightError) as why:
         action(torch.ones(6, 8), torch.ones(5, 8))
     assert told in str(why.value)
+
+
+BLOCKS = [(1, 1), (4, 4), (16, 16), (32, 16), (1, 3)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("kind", ["some", "nothing", "all"])
+def test_masked_linear(kind: str, block: tuple[int, int], where: Place) -> None:
+    """The gradient of w stops at the mask; what is masked holds NaN."""
+    n, k = 45, 37
+    mask = keep(kind, -(-n // block[0]), -(-k // block[1])).to(where.device)
+    used = mask.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[:n, :k]
+    x, w, b = (values(torch.ones(s), torch.float32, where, 5) for s in ((3, 7, k), (n, k), (n,)))
+    want = masked(x, torch.where(used, w, 0.0), used, b)
+    x, w, b = (t.requires_grad_() for t in (x, torch.where(used, w, float("nan")), b))
+    y = tw.ops.masked_linear(x, w, mask, b)
+    got = [y.detach(), *torch.autograd.grad(y.square().sum(), (x, w, b))]
+    agree(got, want, torch.float32)
+
+
+def masked(x: Tensor, w: Tensor, used: Tensor, b: Tensor) -> list[Tensor]:
+    x, w, b = (t.detach().double().requires_grad_() for t in (x, w, b))
+    y = torch.nn.functional.linear(x, w * used, b)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), (x, w, b))]
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    x, w = torch.ones(3, 8), torch.ones(9, 8)
+    with pytest.raises(tw.TilewrightError, match="one element for each block"):
+        tw.ops.masked_linear(x, w, torch.ones(7, 8, dtype=torch.bool))
+    with pytest.raises(tw.TilewrightError, match=r"torch\.bool"):
+        tw.ops.masked_linear(x, w, torch.ones(9, 8))

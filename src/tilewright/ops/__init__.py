@@ -10,6 +10,7 @@ from tilewright.ops.bsr_matmul import bsr_matmul
 from tilewright.ops.einsum import einsum
 from tilewright.ops.index import Index
 from tilewright.ops.linear import linear
+from tilewright.ops.masked_linear import masked_linear
 from tilewright.ops.matmul import matmul
 from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
@@ -40,6 +41,7 @@ __all__ = [
     "bsr_matmul",
     "einsum",
     "linear",
+    "masked_linear",
     "matmul",
     "program",
     "sddmm",

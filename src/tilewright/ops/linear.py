@@ -64,7 +64,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None)
     where = "linear(x, w, b, sparse=...)"
     if sparse is None:
         return torch.nn.functional.linear(x, w, b)
-    _check(x, w, b, where)
+    check_operands(x, w, b, where)
     flat = x.reshape(-1, x.shape[-1])
     y = _product(flat, w, sparse, x, where)
     y = y if b is None else y + b
@@ -110,7 +110,8 @@ def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
     return sparse
 
 
-def _check(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
+def check_operands(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
+    """x: [..., k], w: [n, k], b: [n], on one device."""
     check_dense(where, "x", x, max(x.dim(), 2), x.device, "x")
     check_dense(where, "w", w, 2, x.device, "x")
     if w.shape[1] != x.shape[-1]:
@@ -157,7 +158,7 @@ def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
     """A product of some rows as something to tune; b is added afterwards and makes no difference."""
     where = "tune(linear, x, w, sparse=rows)"
-    _check(x, w, b, where)
+    check_operands(x, w, b, where)
     if isinstance(sparse, Tensor) and sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:1]), x, where)
         sparse = sparse.nonzero()[:, 0]

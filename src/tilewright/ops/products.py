@@ -100,16 +100,18 @@ def _of_k(tile: int, group: Group | None, detected: bool) -> Gradient:
     return Gradient((compact(KEPT, "k", None, tile, group),), {"x": (to_x,), "w": (TO_W_KEPT,)})
 
 
-def masked_product(size: int) -> str:
-    """The name of the product by a weight with a mask: lists of k for each `size` n's, and of n for each `size` k's."""
-    return _masked_product(size)
+def masked_product(ns: int, k: int, ks: int, n: int) -> str:
+    """The name of the product by a weight with a mask: k_list has, for each `ns` n's, entries that stand for `k` k's;
+    n_list, which the gradient of x reads, has for each `ks` k's entries that stand for `n` n's."""
+    return _masked_product(ns, k, ks, n)
 
 
 @cache
-def _masked_product(size: int) -> str:
-    made = compact(PRODUCT, "k", "w", 1, ("n", size))
-    to_x = compact(TO_X, "n", "w", 1, ("k", size))
-    to_w = compact(TO_W, "k", None, 1, ("n", size))
+def _masked_product(ns: int, k: int, ks: int, n: int) -> str:
+    made = compact(PRODUCT, "k", "w", k, ("n", ns))
+    made = replace(made, name=f"{made.name}_masked")
+    to_x = compact(TO_X, "n", "w", n, ("k", ks))
+    to_w = compact(TO_W, "k", None, k, ("n", ns))
     register(made, Gradient((), {"x": (to_x,), "w": (to_w,)}))
     return made.name
 
