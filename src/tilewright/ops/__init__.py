@@ -8,6 +8,7 @@ from tilewright.ops.arithmetic import matmul as sparse_matmul
 from tilewright.ops.attention import attention
 from tilewright.ops.bsr_matmul import bsr_matmul
 from tilewright.ops.einsum import einsum
+from tilewright.ops.grouped_matmul import grouped_matmul
 from tilewright.ops.index import Index
 from tilewright.ops.linear import linear
 from tilewright.ops.masked_linear import masked_linear
@@ -40,6 +41,7 @@ __all__ = [
     "attention",
     "bsr_matmul",
     "einsum",
+    "grouped_matmul",
     "linear",
     "masked_linear",
     "matmul",

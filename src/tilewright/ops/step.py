@@ -224,9 +224,11 @@ class Step(Statement):
                 r for r in self.nest.reductions if not r.variable and not r.constant and not r.depth
             ]
             if reduce:
-                extent = sizes.get(text(reduce[0].loop.hi), 64)
+                name = text(reduce[0].loop.hi)
+                told = name in self.widths  # other lengths are no part of a kernel's key
+                extent = sizes.get(name, 64) if told else EXACT
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
-                made["whole"] = int(extent <= made["width"])
+                made["whole"] = int(told and extent <= made["width"])
         if not self.nest.reductions and len(self.nest.free) > 1:
             made.setdefault("edges", max(1, EDGE_TILE // made["width"]))
         made.setdefault("rows", 8 if self.nest.rows is not None else 1)

@@ -137,9 +137,9 @@ class _Run(Maker):
 
     def named(self, of: coord.Listed, env: Env) -> Iterator[int]:
         """The values of a compacted axis, in the order of its list."""
-        room = self.sizes[of.place]
-        below = room if of.below is None else min(int(self.value(of.below, env)), room)
-        for p in range(below):
+        ends = [self.sizes[of.place]] if of.place in self.sizes else []
+        ends += [] if of.below is None else [int(self.value(of.below, env))]
+        for p in range(min(ends)):
             first = int(self.value(of.at, {**env, of.place: np.int64(p)})) * of.tile
             yield from range(first, min(first + of.tile, self.sizes[of.index]))
 
