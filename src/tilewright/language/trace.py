@@ -182,9 +182,9 @@ def part(outer: Index, count: int, name: str) -> Index:
 def listed(name: str, at: Load, place: Index, below: Load | None = None, tile: int = 1) -> Index:
     """The axis `name` over what a list names: q = listed("q", places[t, r], r, below=count[t])
 
-    place: the index over the entries of the list; those from `below` on do not count. Other indices of the list are groups:
-    each has a list of its own. tile: values of the axis for each entry. No list names anything twice; outputs that are
-    not named are 0.
+    place: the index over the entries of the list; those from `below` on do not count. Other indices of the list are
+    groups: each has a list of its own. tile: values of the axis for each entry. No list names anything twice; outputs
+    that are not named are 0.
     """
     made = Index(name)
     _CURRENT[-1].listed.append(Listed(made, at, place, below, tile))

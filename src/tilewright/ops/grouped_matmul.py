@@ -1,7 +1,7 @@
 """tw.ops.grouped_matmul: each token by the weights of the experts that it chose, gathered and scattered in one product.
 
-Tokens of one expert are cut into tiles, on the device: a tile has an owner, places and a number of them. There are as many
-programs as there could be tiles; those without a place do nothing.
+Tokens of one expert are cut into tiles, on the device: a tile has an owner, places and a number of them. There are as
+many programs as there could be tiles; those without a place do nothing.
 
     index = tw.Index.from_choices(ids, experts)             # ids: [tokens, slots]
     h = grouped_matmul(x, w, index)                         # [tokens, slots, n]
@@ -76,9 +76,7 @@ register(
 
 
 @public
-def grouped_matmul(
-    x: Tensor, w: Tensor, index: Index, *, weights: Tensor | None = None
-) -> Tensor:
+def grouped_matmul(x: Tensor, w: Tensor, index: Index, *, weights: Tensor | None = None) -> Tensor:
     """x[t] @ w[e] for each expert e that token t chose: [tokens, slots, n]; with weights [tokens, slots] their sum
     over the slots: [tokens, n].
 
@@ -149,5 +147,7 @@ def _check(x: Tensor, w: Tensor, index: Index, weights: Tensor | None) -> None:
         expected = f"({index.groups}, {x.shape[1]}, n): experts and columns of x"
         raise error("shape", where=where, name="w", got=tuple(w.shape), expected=expected)
     if weights is not None and tuple(weights.shape) != tuple(index.shape):
-        got, expected = tuple(weights.shape), f"{tuple(index.shape)}, one for each choice"
-        raise error("shape", where=where, name="weights", got=got, expected=expected)
+        expected = f"{tuple(index.shape)}, one for each choice"
+        raise error(
+            "shape", where=where, name="weights", got=tuple(weights.shape), expected=expected
+        )

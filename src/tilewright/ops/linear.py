@@ -155,6 +155,12 @@ def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None
     return Launch(*_call(x, w, rows, setting))
 
 
+@public
+def list_plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None = None) -> Launch:
+    """A bound launch over the lists of an index of x; setting: bm, bn, bk, group, warps, stages."""
+    return Launch(*Pattern.given(index, x, "list_plan(x, w, index)").call(x, w, setting))
+
+
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
     """A product of some rows as something to tune; b is added afterwards and makes no difference."""
     where = "tune(linear, x, w, sparse=rows)"
@@ -168,3 +174,4 @@ def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Su
 
 linear.subject = subject  # type: ignore[attr-defined]
 linear.rows_plan = rows_plan  # type: ignore[attr-defined]
+linear.list_plan = list_plan  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """tw.ops.masked_linear: a product by a weight of which a mask, made at run time, keeps some; for sparse training.
 
-    y = masked_linear(x, w, mask, b)        # x @ (w * mask).T + b; forward and backward skip what is masked
+y = masked_linear(x, w, mask, b)        # x @ (w * mask).T + b; forward and backward skip what is masked
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from tilewright.ops.index import Index
+from tilewright.ops.library import run
 from tilewright.ops.linear import check_operands
-from tilewright.ops.products import k_major, listed, masked_product
+from tilewright.ops.products import arguments, k_major, masked_product
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -23,9 +24,10 @@ DOT = 16  # blocks of at least so many rows and columns are multiplied as they a
 def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -> Tensor:
     """x @ (w * mask).T + b. x: [..., k]; w: [n, k], dense; mask: booleans, [n, k] or one for each block of w
 
-    A mask of blocks has ceil(n / rows) x ceil(k / columns) elements; rows and columns follow from its shape. The gradient
-    of w is 0 where it is masked, and is not computed there: blocks of 16 or more as they are, otherwise the k's of 32 n's
-    (and the n's of 32 k's) where one is not masked. What is masked may hold anything. Nothing waits for the device.
+    A mask of blocks has ceil(n / rows) x ceil(k / columns) elements; rows and columns follow from its shape. The
+    gradient of w is 0 where it is masked, and is not computed there: blocks of 16 or more as they are, otherwise the
+    k's of 32 n's (and the n's of 32 k's) where one is not masked. What is masked may hold anything. Nothing waits for
+    the device.
 
     >>> y = masked_linear(x, w, magnitude > t)
     """
@@ -42,7 +44,7 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
         w = torch.where(mask, w, 0.0)
         lists, name = _lists(mask, GROUP, needs), masked_product(GROUP, 1, GROUP, 1)
         flat, w = k_major(flat), k_major(w)
-    y = listed(name, flat, w, lists)
+    y = run(*arguments(name, flat, w, lists))[0]
     y = y if b is None else y + b
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tilewright.ops.index import Index
-from tilewright.ops.products import k_major, listed, listed_product
+from tilewright.ops.library import run
+from tilewright.ops.products import arguments, k_major, listed_product
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -31,13 +32,19 @@ class Pattern:
     size: int = 0
     found: bool = False
 
-    def times(self, x: Tensor, w: Tensor, setting: Setting | None = None) -> Tensor:
+    def times(self, x: Tensor, w: Tensor) -> Tensor:
         """x @ w.T over the lists. x: [rows, k]; w: [n, k]"""
+        return run(*self.call(x, w))[0]
+
+    def call(
+        self, x: Tensor, w: Tensor, setting: Setting | None = None
+    ) -> tuple[str, list[Tensor], list[int]]:
+        """What the registered operator gets."""
         name = listed_product(self.axis, self.tile, self.size, self.found)
         if self.axis == "k":
             x, w = k_major(x), k_major(w)
         lists = {f"{self.axis}_list": self.positions, f"{self.axis}_count": self.counts}
-        return listed(name, x, w, lists, setting)
+        return arguments(name, x, w, lists, setting)
 
     @staticmethod
     def detected(x: Tensor, what: str) -> Pattern:

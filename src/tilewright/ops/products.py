@@ -7,7 +7,7 @@ Out: registered programs, and calls of them.
     detected    what is not listed is 0: gradients are those of the whole product
 
     name = listed_product("k", 1, 32)        # for each 32 rows of x, the k's that their list names
-    y = listed(name, x, w, {"k_list": positions, "k_count": counts})
+    y = run(*arguments(name, x, w, {"k_list": positions, "k_count": counts}))[0]
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Traced, axes, trace
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of
-from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.pit.compact import Group, compact
@@ -31,6 +30,8 @@ from tilewright.schedule.options import Setting
 
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
+# The list is read ahead of what it names, which takes two of the stages.
+K_LISTS: Setting = {**LARGE, "stages": 5}
 MANY = 1024  # rows, from which on tiles are large
 
 
@@ -120,13 +121,6 @@ listed_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 masked_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def listed(
-    name: str, x: Tensor, w: Tensor, lists: Mapping[str, Tensor], setting: Setting | None = None
-) -> Tensor:
-    """A product over lists."""
-    return run(*arguments(name, x, w, lists, setting))[0]
-
-
 def arguments(
     name: str, x: Tensor, w: Tensor, lists: Mapping[str, Tensor], setting: Setting | None = None
 ) -> tuple[str, list[Tensor], list[int]]:
@@ -134,14 +128,16 @@ def arguments(
     given = {"x": x, "w": w, **{n: t.contiguous() for n, t in lists.items()}}
     text = program_text(name, tuple(dense_arg(n, t) for n, t in given.items()))
     if setting is None:
-        setting = usual(x, x.shape[0])
+        setting = usual(x, x.shape[0], "k_list" in lists)
     return text, list(given.values()), [pack(setting)] if setting else []
 
 
-def usual(x: Tensor, rows: int) -> Setting:
+def usual(x: Tensor, rows: int, k_lists: bool = False) -> Setting:
     """Tiles by the number of rows."""
     if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
         return {}
+    if k_lists:
+        return K_LISTS
     return LARGE if rows >= MANY else SMALL
 
 

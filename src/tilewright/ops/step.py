@@ -36,6 +36,10 @@ DEPTH = 64  # of one step of a product over blocks
 EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add up
 
 
+PRODUCT = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
+HALF_PRODUCT = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
+
+
 class Step(Statement):
     """A bound statement, ready to run on lists of tensors."""
 
@@ -192,9 +196,12 @@ class Step(Statement):
         made = dict(given)
         span = self.span(sizes)
         if self.product is not None:
-            made = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3, **made}
+            made = {**(HALF_PRODUCT if self.half else PRODUCT), **made}
         elif self.nest.blocks:
             made.setdefault("width", max(16, feature_width(span, self.half)))
+            if not self.nest.reductions:
+                inside = max(int(b.hi.value) for b in self.nest.blocks)  # type: ignore[attr-defined]
+                made["width"] = max(16, min(made["width"], EDGE_TILE // ceil_pow2(inside)))
             whole = any(r.depth for r in self.nest.reductions) or "softmax" in str(self.traced)
             made.setdefault("whole", int(whole))
             if made["whole"]:

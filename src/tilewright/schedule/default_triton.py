@@ -63,7 +63,7 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
     for side, key in ((m, "bm"), (n, "bn")):
         name, size = side.var.name, setting.get(key, 64)
         if isinstance(side.hi, Const):
-            s = _cut(s, name, int(side.hi.value), size, "grid")
+            s = _inside(s, nest, side, size)
             continue
         s = s.then("split", name, size)
         s = s.then("kind", f"{name}_i", "lane")
@@ -72,6 +72,18 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
     s = _rest_to_grid(s, nest)
     grids = sum(x.kind == "grid" for x in loops(s.program))
     return s.then("swizzle", setting.get("group", 8)) if grids > 1 else s
+
+
+def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:
+    """A side that is the inside of a tile: that of one, or of several which a list names one after the other."""
+    assert isinstance(side.hi, Const)
+    name, held = side.var.name, int(side.hi.value)
+    outer = nest.spatial[nest.spatial.index(side) - 1]
+    listed = outer in nest.free and side not in outer.body  # it is asked whether the tile counts
+    if listed and size // held > 1:
+        s = _several(s, outer.var.name, name, size // held)
+        return s.then("kind", f"{outer.var.name}_o", "grid")
+    return _cut(s, name, held, size, "grid")
 
 
 def _summed(s: Scheduled, nest: Nest, k: Reduction, bk: int) -> Scheduled:

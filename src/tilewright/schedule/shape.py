@@ -171,7 +171,7 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
     """(m, n, k) of a dense product: sum over k of a[.., m, k] * b[.., k, n].
 
     m, n and k may run over lists; of several loops on one side (a list of tiles, and the inside of one) the innermost
-    counts. One of m and n may be the inside of a group that has a list of its own.
+    counts. One of m and n may be the inside of a group that has a list of its own, or of a listed tile.
     """
     for r in nest.reductions:
         if r.variable or r.constant or r.depth or len(r.folds) != 1 or _asks_memory(r.loop):
@@ -188,7 +188,7 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
         if len(only) == 2:
             a = [x for x in only[0] if x not in only[1]]
             b = [x for x in only[1] if x not in only[0]]
-            if a and b and (a[-1] in nest.free or b[-1] in nest.free):
+            if a and b and any(x in nest.free for x in (*a, *b)):
                 m, n = sorted((a[-1], b[-1]), key=nest.spatial.index)
                 return m, n, r
     return None
