@@ -30,7 +30,7 @@ from tilewright.support.errors import error
 from tilewright.support.places import public
 
 
-def grouped(
+def grouped_product(
     x: Param, w: Param, token: Param, places: Param, owner: Param, fill: Param, y: Param
 ) -> None:
     t, r, n, k = axes("t r n k")
@@ -39,7 +39,7 @@ def grouped(
     y[q, n] = fn.sum(k, x[token[q], k] * w[owner[t], k, n])
 
 
-def grouped_to_q(
+def grouped_product_to_q(
     d_y: Param, w: Param, places: Param, owner: Param, fill: Param, d_q: Param
 ) -> None:
     """The gradient of what each place read."""
@@ -49,13 +49,13 @@ def grouped_to_q(
     d_q[q, k] = fn.sum(n, d_y[q, n] * w[owner[t], k, n])
 
 
-def grouped_to_x(d_q: Param, slot: Param, x: Param, d_x: Param) -> None:
+def grouped_product_to_x(d_q: Param, slot: Param, x: Param, d_x: Param) -> None:
     m, s, k = axes("m s k")
     d_x.sized(x.dim(0), x.dim(1))
     d_x[m, k] = fn.sum(s, d_q[slot[m, s], k])
 
 
-def grouped_to_w(
+def grouped_product_to_w(
     x: Param, d_y: Param, token: Param, positions: Param, first: Param, number: Param, d_w: Param
 ) -> None:
     e, n, k, p = axes("e n k p")
@@ -64,12 +64,12 @@ def grouped_to_w(
 
 
 register(
-    trace(grouped),
+    trace(grouped_product),
     Gradient(
-        (replace(trace(grouped_to_q), wide=True),),
+        (replace(trace(grouped_product_to_q), wide=True),),
         {
-            "x": (replace(trace(grouped_to_x), kept=("d_q",)),),
-            "w": (trace(grouped_to_w),),
+            "x": (replace(trace(grouped_product_to_x), kept=("d_q",)),),
+            "w": (trace(grouped_product_to_w),),
         },
     ),
 )
@@ -99,7 +99,7 @@ def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, list[Tensor], list[i
     given |= expert_tiles(index, size)
     given |= {"slot": slot.reshape(tokens, slots), "positions": index.positions}
     given |= {"first": index.ends - index.counts, "number": index.counts}  # type: ignore[operator]
-    text = program_text("grouped", tuple(dense_arg(n, t) for n, t in given.items()))
+    text = program_text("grouped_product", tuple(dense_arg(n, t) for n, t in given.items()))
     if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
         setting = {"bm": size, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
     else:

@@ -17,7 +17,6 @@ from tilewright.support.errors import error
 from tilewright.support.places import public
 
 GROUP = 32  # rows, or columns, of w that share a list, where a mask is one of elements
-DOT = 16  # blocks of at least so many rows and columns are multiplied as they are
 
 
 @public
@@ -25,9 +24,9 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     """x @ (w * mask).T + b. x: [..., k]; w: [n, k], dense; mask: booleans, [n, k] or one for each block of w
 
     A mask of blocks has ceil(n / rows) x ceil(k / columns) elements; rows and columns follow from its shape. The
-    gradient of w is 0 where it is masked, and is not computed there: blocks of 16 or more as they are, otherwise the
-    k's of 32 n's (and the n's of 32 k's) where one is not masked. What is masked may hold anything. Nothing waits for
-    the device.
+    gradient of w is 0 where it is masked, and is not computed there: blocks of 16, 32, 64 or 128 as they are, otherwise
+    the k's of 32 n's (and the n's of 32 k's) where one is not masked. What is masked may hold anything. Nothing waits
+    for the device.
 
     >>> y = masked_linear(x, w, magnitude > t)
     """
@@ -36,8 +35,8 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     rows, columns = _block(w, mask, where)
     flat = x.reshape(-1, x.shape[-1])
     needs = torch.is_grad_enabled() and x.requires_grad
-    if min(rows, columns) >= DOT:
-        lists, name = _lists(mask, 1, needs), masked_product(rows, columns, columns, rows)
+    if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
+        lists, name = _lists(mask, 1, needs), masked_product(height, width, width, height)
     else:
         whole = mask.repeat_interleave(rows, 0)[: w.shape[0]].repeat_interleave(columns, 1)
         mask = whole[:, : w.shape[1]]
@@ -47,6 +46,14 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     y = run(*arguments(name, flat, w, lists))[0]
     y = y if b is None else y + b
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def _as_it_is(size: int) -> int:
+    """A side of blocks that are multiplied as they are, else 0; torch.compile knows it then."""
+    for known in (16, 32, 64, 128):
+        if size == known:
+            return known
+    return 0
 
 
 def _lists(mask: Tensor, size: int, needs: bool) -> dict[str, Tensor]:

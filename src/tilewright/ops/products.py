@@ -35,27 +35,27 @@ K_LISTS: Setting = {**LARGE, "stages": 5}
 MANY = 1024  # rows, from which on tiles are large
 
 
-def product(x: Param, w: Param, y: Param) -> None:
+def listed_linear(x: Param, w: Param, y: Param) -> None:
     i, n, k = axes("i n k")
     y[i, n] = fn.sum(k, x[i, k] * w[n, k])
 
 
-def product_to_x(d_y: Param, w: Param, d_x: Param) -> None:
+def listed_linear_to_x(d_y: Param, w: Param, d_x: Param) -> None:
     i, n, k = axes("i n k")
     d_x[i, k] = fn.sum(n, d_y[i, n] * w[n, k])
 
 
-def product_to_w(d_y: Param, x: Param, d_w: Param) -> None:
+def listed_linear_to_w(d_y: Param, x: Param, d_w: Param) -> None:
     i, n, k = axes("i n k")
     d_w[n, k] = fn.sum(i, d_y[i, n] * x[i, k])
 
 
-def kept(x: Param, x_kept: Param) -> None:
+def listed_linear_kept(x: Param, x_kept: Param) -> None:
     i, k = axes("i k")
     x_kept[i, k] = x[i, k]
 
 
-def product_to_w_kept(d_y: Param, x_kept: Param, d_w: Param) -> None:
+def listed_linear_to_w_kept(d_y: Param, x_kept: Param, d_w: Param) -> None:
     i, n, k = axes("i n k")
     d_w[n, k] = fn.sum(i, d_y[i, n] * x_kept[i, k])
 
@@ -64,8 +64,8 @@ def _served(program: Callable[..., None]) -> Traced:
     return replace(trace(program), vendor=True)
 
 
-PRODUCT, TO_X, TO_W = map(_served, (product, product_to_x, product_to_w))
-KEPT, TO_W_KEPT = trace(kept), _served(product_to_w_kept)
+PRODUCT, TO_X, TO_W = map(_served, (listed_linear, listed_linear_to_x, listed_linear_to_w))
+KEPT, TO_W_KEPT = trace(listed_linear_kept), _served(listed_linear_to_w_kept)
 
 
 def listed_product(axis: str, tile: int = 1, size: int = 0, detected: bool = False) -> str:
