@@ -174,13 +174,8 @@ class _Bind:
                 else self.rule(f"{name}_s{d}", name, d, stride=True)
                 for d in range(s.rank)
             )
-        values = Buffer(name, s.dtype, shape, "index" if self.counts(name) else "in", strides)
+        values = Buffer(name, s.dtype, shape, "in", strides)
         return Tensor(name, s.dtype, shape, values=values)
-
-    def counts(self, name: str) -> bool:
-        """Whether an argument says how long lists are: such numbers are often the end of something, at any address."""
-        lists = (n for n in walk(self.traced.body) if isinstance(n, coord.Listed))
-        return any(n.below is not None and n.below.buffer.name == name for n in lists)
 
     def sparse(self, name: str, s: Spec) -> Tensor:
         """The storage tree of a format, or of each part; logical sizes are given as integers."""

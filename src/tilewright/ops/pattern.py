@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tilewright.ops.index import Index
+from tilewright.ops.index import Index, last_of
 from tilewright.ops.library import run
 from tilewright.ops.products import arguments, k_major, listed_product
 from tilewright.schedule.options import Setting
@@ -60,8 +60,10 @@ class Pattern:
         """From an index of x."""
         (rows, k), counts, shape = index.tile, index.counts, index.shape
         if index.ends is not None:
-            last = index.ends[-1:] if len(index.ends) else index.ends.new_zeros(1)
-            made, ok = Pattern("i", index.positions, last), shape[0] * shape[1] == x.shape[0]
+            made, ok = (
+                Pattern("i", index.positions, last_of(index.ends)),
+                shape[0] * shape[1] == x.shape[0],
+            )
         elif index.positions.dim() == 2:
             assert rows is not None and k is not None
             made = Pattern("k", index.positions, counts, k, rows)
