@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tilewright.ops import grouped_matmul
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import Entry
 from tilewright.ops.grouped_matmul import _call, expert_tiles, tile_of
+from tilewright.ops.vendor import SERVED
 
 # tokens, slots, experts, k, n, and which ids: all, with some that name no expert, one expert only
 CASES = {
@@ -80,7 +83,7 @@ def test_dtype(dtype: torch.dtype, where: Place) -> None:
 def test_stage(stage: str) -> None:
     x, w, gates, ids = drawn("some", Place("c"))
     back = "c" if stage == "for-c" else "triton"
-    with backend(back):
+    with backend(back), mock.patch.dict(SERVED, clear=True):
         text, held, ints = _call(x, w, tw.Index.from_choices(ids, len(w)))
         got = run_step(stage, Entry(text, back).steps[0], held, ints, [])["y"]
     want = right(x, w, gates, ids).reshape(got.shape)

@@ -10,14 +10,16 @@ many programs as there could be tiles; those without a place do nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
-from tilewright.language.trace import Param, axes, listed, trace
+from tilewright.language.trace import Param, Traced, axes, listed, trace
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.index import Index
@@ -26,6 +28,7 @@ from tilewright.ops.products import LARGE, SMALL
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
+from tilewright.ops.vendor import SERVED
 from tilewright.support.errors import error
 from tilewright.support.places import public
 
@@ -63,13 +66,45 @@ def grouped_product_to_w(
     d_w[e, k, n] = fn.sum(q, x[token[q], k] * d_y[q, n])
 
 
+def by_tiles(t: Mapping[str, Tensor]) -> Tensor:
+    """grouped_product and grouped_product_to_q by torch, tile after tile."""
+    forward = "x" in t and "token" in t
+    a, w = t["x" if forward else "d_y"].detach(), t["w"].detach()
+    w = w if forward else w.transpose(1, 2)
+    wide = a.dtype if forward or a.dtype.itemsize > 2 else torch.float32
+    y = a.new_zeros(len(t["token"]) if forward else len(a), w.shape[2], dtype=wide)
+    for places, e, count in zip(t["places"], t["owner"].tolist(), t["fill"].tolist(), strict=True):
+        if count:
+            rows = places[:count].long()
+            y[rows] = (a[t["token"][rows] if forward else rows] @ w[e]).to(wide)
+    return y
+
+
+def by_experts(t: Mapping[str, Tensor]) -> Tensor:
+    """grouped_product_to_w by torch, expert after expert."""
+    x, d_y = t["x"].detach(), t["d_y"]
+    d_w = x.new_zeros(len(t["number"]), x.shape[1], d_y.shape[1])
+    for e, (first, count) in enumerate(zip(t["first"].tolist(), t["number"].tolist(), strict=True)):
+        rows = t["positions"][first : first + count].long()
+        torch.mm(x[t["token"][rows]].t(), d_y[rows], out=d_w[e])
+    return d_w
+
+
+SERVED |= {"grouped_product": by_tiles, "grouped_product_to_q": by_tiles}
+SERVED |= {"grouped_product_to_w": by_experts}
+
+
+def _served(program: Callable[..., None], **how: Any) -> Traced:
+    return replace(trace(program), vendor=True, **how)
+
+
 register(
-    trace(grouped_product),
+    _served(grouped_product),
     Gradient(
-        (replace(trace(grouped_product_to_q), wide=True),),
+        (_served(grouped_product_to_q, wide=True),),
         {
             "x": (replace(trace(grouped_product_to_x), kept=("d_q",)),),
-            "w": (trace(grouped_product_to_w),),
+            "w": (_served(grouped_product_to_w),),
         },
     ),
 )

@@ -21,7 +21,7 @@ from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.statement import Statement
-from tilewright.ops.vendor import Product, vendor_product
+from tilewright.ops.vendor import Served, served
 from tilewright.ops.views import derive_views
 from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
@@ -62,11 +62,9 @@ class Step(Statement):
         return outs
 
     @cached_property
-    def vendor(self) -> Product | None:
-        """The library's product, where it serves: over lists on a CPU, else of whole operands."""
-        made = vendor_product(self.bound.program) if self.traced.vendor else None
-        served = made is not None and (self.backend == "c" or not made.listed)
-        return made if served else None
+    def vendor(self) -> Served | None:
+        """The library's function, where it serves."""
+        return served(self.traced, self.bound.program, self.backend)
 
     def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> Ready:
         """The kernel for these sizes: found by the sizes that matter, else by their classes.

@@ -1,7 +1,7 @@
 """A product by the machine's own library: what a list names is gathered, multiplied by torch, and scattered.
 
-In: the stage I program of a product that asks for it (`Traced.vendor`). Out: a function of tensors. On a CPU it serves
-products over lists too; on a GPU only those of whole operands, since counts are known there to the device alone.
+In: the stage I program of a product that asks for it (`Traced.vendor`). Out: a function of tensors by name. On a CPU it
+serves products over lists too; on a GPU only those of whole operands, since counts are known there to the device alone.
 
     y[i, n] = sum(k, x[i, k] * w[n, k]), i = listed(i_list[p], place=p, below=i_count[0])
  -> rows = i_list[:i_count]; y = zeros; y[rows] = x[rows] @ w.T
@@ -9,7 +9,7 @@ products over lists too; on a GPU only those of whole operands, since counts are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +17,24 @@ from torch import Tensor
 
 from tilewright.ir.coord import Assign, Index, Listed, Program, Reduce
 from tilewright.ir.expr import Bin, Load
+from tilewright.language.trace import Traced
 from tilewright.ops.dtypes import TORCH
 
 Axes = tuple[Index, Index]
+Served = Callable[[Mapping[str, Tensor]], Tensor]
 WHOLE = slice(None)
+# Programs on a CPU that are written as calls of torch, by name.
+SERVED: dict[str, Served] = {}
+
+
+def served(t: Traced, p: Program, backend: str) -> Served | None:
+    """What the library does of a program, if it may: all that it can on a CPU, else products of whole operands."""
+    if not t.vendor:
+        return None
+    made = vendor_product(p)
+    if backend != "c":
+        return made if made is not None and not made.listed else None
+    return made or SERVED.get(t.name)
 
 
 def vendor_product(p: Program) -> Product | None:
@@ -34,7 +48,8 @@ def vendor_product(p: Program) -> Product | None:
                 tuple(ix for ix in t.indices if isinstance(ix, Index) and ix is not k)
                 for t in (a, b)
             )
-            if len(a.indices) == len(b.indices) == 2 and len(m) == len(n) == 1:
+            plain = all(len(t.indices) == 2 and k in t.indices for t in (a, b))
+            if plain and len(m) == len(n) == 1 and {*s.targets[0].indices} == {*m, *n}:
                 return Product(s.targets[0], a, b, (m[0], n[0]), k, s.listed)
     return None
 
