@@ -10,9 +10,11 @@ import torch
 from ops.matrices import TOLERANCE
 from ops.places import Place
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tilewright as tw
 from tilewright.ops import matmul
+from tilewright.ops.ready import served
 
 PATTERNS = ("some", "blocks", "row", "nothing", "all")
 
@@ -181,6 +183,40 @@ def test_what_is_not_named_is_not_read(where: Place) -> None:
     torch.testing.assert_close(y.detach(), x @ w.T, rtol=1e-4, atol=1e-4)
     (d_x,) = torch.autograd.grad(y.sum(), poison)
     assert d_x.isfinite().all() and not d_x[~used].any()
+
+
+WORDS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    *(lambda x, w, s=s: tw.linear(x, w, sparse=s) for s in ("rows", "k")),
+    lambda x, w: tw.linear(x, w, sparse=x[:, 0] > 0),
+    lambda x, w: tw.linear(x[None], w, sparse=torch.ones(1, dtype=torch.int32))[0],
+    lambda x, w: tw.linear(x, w, sparse=tw.Index.from_values(x, (16, 1), grouped=True)),
+    *(lambda x, w, s=s: matmul(x, w.T, sparse=s) for s in ("rows", "k", "columns")),
+    lambda x, w: tw.ops.masked_linear(x, w, w > 0),
+    lambda x, w: tw.ops.grouped_matmul(
+        x, w.T[None], tw.Index.from_choices(torch.zeros(len(x), 1, dtype=torch.int64), 1)
+    )[:, 0],
+]
+
+
+@pytest.mark.parametrize("number", range(len(WORDS)))
+def test_nothing_waits_for_the_device(number: int) -> None:
+    """On tensors without contents everything works, gradients too: shapes follow from shapes."""
+    with FakeTensorMode():
+        x, w = (torch.empty(n, 29, requires_grad=True) for n in (37, 21))
+        y = WORDS[number](x, w)
+        assert y.shape == (37, 21)
+        assert [g.shape for g in torch.autograd.grad(y.sum(), (x, w))] == [(37, 29), (21, 29)]
+
+
+def test_lists_are_tuned(tiled: Place) -> None:
+    x, w = (values(torch.ones(n, 16), torch.float32, tiled) for n in (40, 16))
+    index = tw.Index.from_values(x, (16, 1), grouped=True)
+    asked = {"bm": 16, "bn": 32, "bk": 32, "group": 4, "warps": 4, "stages": 2}
+    got = tw.tune(tw.linear, x, w, sparse=index, settings=[asked], budget_s=0)
+    assert {n: got[n] for n in asked} == asked
+    with served() as kernels:
+        torch.testing.assert_close(tw.linear(x, w, sparse=index), x @ w.T, rtol=1e-4, atol=1e-4)
+    assert kernels[-1].setting["bn"] == 32
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {

@@ -162,9 +162,12 @@ def list_plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None = None
 
 
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
-    """A product of some rows as something to tune; b is added afterwards and makes no difference."""
+    """A product over an index, or of some rows, as something to tune; b is added afterwards and makes no difference."""
     where = "tune(linear, x, w, sparse=rows)"
     check_operands(x, w, b, where)
+    if isinstance(sparse, Index):
+        made = Pattern.given(sparse, x, where)
+        return subject_of("linear(x, w)", None, lambda setting: (*made.call(x, w, setting), ()))
     if isinstance(sparse, Tensor) and sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:1]), x, where)
         sparse = sparse.nonzero()[:, 0]

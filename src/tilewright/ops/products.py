@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from tilewright.language import functions as fn
@@ -25,6 +26,7 @@ from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
+from tilewright.ops.subject import DENSE, chosen
 from tilewright.pit.compact import Group, compact
 from tilewright.schedule.options import Setting
 
@@ -128,8 +130,17 @@ def arguments(
     given = {"x": x, "w": w, **{n: t.contiguous() for n, t in lists.items()}}
     text = program_text(name, tuple(dense_arg(n, t) for n, t in given.items()))
     if setting is None:
-        setting = usual(x, x.shape[0], "k_list" in lists)
+        setting = _chosen(text, list(given.values()), usual(x, x.shape[0], "k_list" in lists))
     return text, list(given.values()), [pack(setting)] if setting else []
+
+
+def _chosen(text: str, tensors: list[Tensor], usual: Setting) -> Setting:
+    """What was measured for such a product, or the usual."""
+    if backend_of(tensors[0].device) != "triton" or torch.compiler.is_compiling():
+        return usual
+    at = (text, tuple(t.shape for t in tensors), tensors[0].get_device())
+    choice = DENSE.get(at) or chosen(DENSE, at, text, tensors, None, usual)
+    return choice.setting
 
 
 def usual(x: Tensor, rows: int, k_lists: bool = False) -> Setting:
