@@ -260,7 +260,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "linear-k-bf16": linear(lambda _: "k"),
     **{f"linear-k-{n}-bf16": linear(k_of(n)) for n in (32, 64, 128)},
     "linear-16-k-32-bf16": linear(k_of(32, 16)),
-    **{f"masked-linear-{n}-bf16": partial(masked_linear, n) for n in (1, 32)},
+    **{f"masked-linear-{n}-bf16": partial(masked_linear, n) for n in (1, 32, 128)},
     **{f"grouped-{n}-bf16": partial(grouped_matmul, n) for n in (64, 1024)},
     "attention-64": attention(64),
     "attention-128": attention(128),

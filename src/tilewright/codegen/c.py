@@ -302,10 +302,8 @@ class _Printer:
         line = f"{self.name(v)} = {self.expr(made)};"
         if m.name == "sum" and isinstance(made, Bin) and made.a is v:
             line = f"{self.name(v)} += {self.expr(made.b)};"
-        if (
-            mine and m.name in EVERY and isinstance(made, Bin) and made.a is v
-        ):  # no branch in vectors
-            line = f"{self.name(v)} {made.op}= {self.expr(made.b)};"
+        if mine and m.name in EVERY and isinstance(made, Bin) and made.a is v:
+            line = f"{self.name(v)} {made.op}= {self.expr(made.b)};"  # no branch in vectors
         simd = m.name == "sum" and folded and not mine
         pragma = [f"#pragma omp simd reduction(+:{v.name})"] if simd else []
         return [*pragma, *self.over((*folded, *mine), [line], guards)]

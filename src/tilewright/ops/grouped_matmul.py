@@ -28,6 +28,7 @@ from tilewright.ops.products import LARGE, SMALL
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
+from tilewright.ops.step import PRODUCT
 from tilewright.ops.vendor import SERVED
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -135,12 +136,11 @@ def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, list[Tensor], list[i
     given |= {"slot": slot.reshape(tokens, slots), "positions": index.positions}
     given |= {"first": index.ends - index.counts, "number": index.counts}  # type: ignore[operator]
     text = program_text("grouped_product", tuple(dense_arg(n, t) for n, t in given.items()))
-    if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
-        setting = {"bm": size, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
-    else:
-        setting = {**(LARGE if size >= 128 else SMALL), "bm": size}
-    triton = backend_of(x.device) == "triton"
-    return text, list(given.values()), [pack(setting)] if triton else []
+    if backend_of(x.device) != "triton":
+        return text, list(given.values()), []
+    wide = {**(LARGE if size >= 128 else SMALL), "bm": size}
+    setting = wide if x.dtype.itemsize == 2 else {**PRODUCT, "bm": size}
+    return text, list(given.values()), [pack(setting)]
 
 
 def tile_of(places: int, experts: int) -> int:

@@ -78,7 +78,7 @@ def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:
     """A side that is the inside of a tile: that of one, or of several which a list names one after the other."""
     assert isinstance(side.hi, Const)
     name, held = side.var.name, int(side.hi.value)
-    outer = nest.spatial[nest.spatial.index(side) - 1]
+    outer = nest.spatial[max(nest.spatial.index(side) - 1, 0)]
     listed = outer in nest.free and side not in outer.body  # it is asked whether the tile counts
     if listed and size // held > 1:
         s = _several(s, outer.var.name, name, size // held)
@@ -91,7 +91,10 @@ def _summed(s: Scheduled, nest: Nest, k: Reduction, bk: int) -> Scheduled:
     inner = next((r for r in nest.reductions if r.constant and r.folds == k.folds), None)
     if inner is not None:
         assert isinstance(inner.loop.hi, Const)
-        return _several(s, k.name, inner.name, max(1, bk // int(inner.loop.hi.value)))
+        held = int(inner.loop.hi.value)
+        if held >= bk:
+            return _cut(s, inner.name, held, bk, "serial")
+        return _several(s, k.name, inner.name, bk // held)
     return s.then("split", k.name, bk).then("kind", f"{k.name}_i", "lane")
 
 
