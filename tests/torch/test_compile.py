@@ -83,6 +83,41 @@ def row_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
     return [x, w, chosen], [x, w]
 
 
+def relu_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    # several groups of rows: one would be a graph of its own
+    [x, w, _], wanted = row_inputs(rows + 40, cols, seed, device)
+    return [x, w], wanted
+
+
+def mask_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    [x, w, chosen], wanted = row_inputs(rows, cols, seed, device)
+    mask = torch.zeros(rows, dtype=torch.bool, device=device)
+    mask[chosen] = True
+    return [x, w, mask], wanted
+
+
+def batch_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    x, w = leaf(rows, 6, WIDTH, seed=seed, device=device), leaf(24, WIDTH, seed=1, device=device)
+    return [x, w, torch.arange(rows, device=device) % 7], [x, w]
+
+
+def weight_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    x, w = (leaf(n, WIDTH, seed=n, device=device) for n in (rows + 40, 48))
+    made = torch.rand(48, WIDTH, generator=torch.Generator().manual_seed(seed)) < 0.3
+    return [x, w, made.to(device)], [x, w]
+
+
+def expert_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    rows = min(rows, 60)  # tiles of more places are a kernel, and a graph, of their own
+    x, w = leaf(rows, WIDTH, seed=seed, device=device), leaf(4, WIDTH, 24, seed=1, device=device)
+    ids = torch.randint(0, 4, (rows, 2), generator=torch.Generator().manual_seed(seed))
+    return [x, w, ids.to(device)], [x, w]
+
+
+def experts(x: Tensor, w: Tensor, ids: Tensor) -> Tensor:
+    return tw.ops.grouped_matmul(x, w, tw.Index.from_choices(ids, 4))
+
+
 def block_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
     # odd: sizes of 1 are graphs of their own, lengths of whole blocks are kernels of their own
     rows, cols = (min(rows, 100) + 40) | 1, (min(cols, 100) + 40) | 1
@@ -99,6 +134,12 @@ OPS: dict[str, tuple[Callable[..., Tensor], Callable[..., Made]]] = {
     "spmm-mean": (lambda A, x: tw.spmm(A, x, reduce="mean"), graph_inputs),
     "sddmm": (lambda A, x, z: tw.sddmm(A, x, z).values, entry_inputs),
     "linear-rows": (lambda x, w, rows: tw.linear(x, w, sparse=rows), row_inputs),
+    "linear-detected": (lambda x, w: tw.linear(torch.relu(x - 1), w, sparse="rows"), relu_inputs),
+    "linear-k": (lambda x, w: tw.linear(torch.relu(x - 1), w, sparse="k"), relu_inputs),
+    "linear-mask": (lambda x, w, mask: tw.linear(x, w, sparse=mask), mask_inputs),
+    "linear-lengths": (lambda x, w, size: tw.linear(x, w, sparse=size), batch_inputs),
+    "masked-linear": (lambda x, w, mask: tw.ops.masked_linear(x, w, mask), weight_inputs),
+    "grouped": (experts, expert_inputs),
     "attention": (lambda q, k, v, mask: tw.attention(q, k, v, mask=mask), block_inputs),
     "program": (lambda A, x: relu_max(A, x), graph_inputs),
 }
