@@ -1,0 +1,157 @@
+"""The tables of `tilewright bench dynamic`: cases, goals, where dense begins to win, PIT's micro-benchmarks.
+
+In: rows of the suite. Out: text and a summary.
+
+    text, summary = report(rows); summary["break_even"]["32x1"]     # the density up to which dense is beaten
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from tilewright.bench.tables import Cell, geomean, least, ratio, table, verdict
+
+Rows = list[dict[str, Any]]
+SQUARE = "4096x4096x4096"
+MICRO = ("32x1", "1x64", "32x64")
+ENOUGH = 256  # rows from which a product can fill the machine
+DETECTION_US = {"1x1": 30.0}
+USUAL_DETECTION_US = 15.0
+OVER_DENSE_US = 10.0
+
+
+def report(rows: Rows) -> tuple[str, dict[str, Any]]:
+    products = [r for r in rows if r["kind"] == "product"]
+    detected = [r for r in rows if r["kind"] == "detection"]
+    summary = {**goals(products, detected), "break_even": break_even(products)}
+    text = [
+        "times in ms, detection inside unless given; floor: operations left at dense's rate, bytes at a copy's",
+        cases_table(products),
+        "",
+        "detection alone, 5 % of micro-tiles hold something",
+        detection_table(detected),
+        "",
+        "micro-benchmarks of PIT: detection inside, and what smaller micro-tiles cost (index given, over 32x64)",
+        micro_table(products),
+        "",
+        *verdicts(summary),
+    ]
+    return "\n".join(text), summary
+
+
+def cases_table(rows: Rows) -> str:
+    header = "case dense peer best given /dense /peer floor family".split()
+    names = (
+        "case dense_ms peer_ms best_ms best_given_ms over_dense over_peer floor_share best".split()
+    )
+    return table(header, [[r.get(n) for n in names] for r in rows])
+
+
+def detection_table(rows: Rows) -> str:
+    header = ["micro-tile", "in order", "any order", "torch", "/torch"]
+    lines: list[list[Cell]] = [
+        [
+            r["granularity"],
+            r["ordered_ms"],
+            r["any_order_ms"],
+            r["torch_ms"],
+            ratio(r["torch_ms"], r["any_order_ms"]),
+        ]
+        for r in rows
+    ]
+    return table(header, lines)
+
+
+def micro_table(rows: Rows) -> str:
+    """32x1, 1x64 and 32x64 at 4096^3; the last column is the time of a kernel over that of 32x64."""
+    found = {(r["granularity"], r["sparsity"]): r for r in _square(rows)}
+    lines: list[list[Cell]] = []
+    for (granularity, sparsity), r in found.items():
+        if granularity in MICRO:
+            blocks = found.get(("32x64", sparsity), {})
+            cost = ratio(r.get("best_given_ms"), blocks.get("best_given_ms"))
+            cells = (r["dense_ms"], r.get("peer_ms"), r["best_ms"], r["over_dense"], cost)
+            lines.append([granularity, f"{sparsity:.0%}", *cells])
+    return table("micro-tile sparsity dense peer best /dense /32x64".split(), lines)
+
+
+def _square(rows: Rows) -> Rows:
+    """bf16 at 4096^3; of a small run, the shape that it has."""
+    some = [r for r in rows if r["shape"] == SQUARE and r["dtype"] == "bf16"]
+    return some or [r for r in rows if r["shape"] == rows[0]["shape"]]
+
+
+def break_even(rows: Rows, best: str = "best_ms") -> dict[str, float | None]:
+    """For each granularity, the largest density up to which dense is beaten all the way."""
+    made: dict[str, float | None] = {}
+    some = _square(rows)
+    for name in dict.fromkeys(r["granularity"] for r in some):
+        mine = sorted(
+            (round(1 - r["sparsity"], 4), ratio(r["dense_ms"], r.get(best)))
+            for r in some
+            if r["granularity"] == name
+        )
+        won = [d for d, _ in itertools.takewhile(lambda p: p[1] is not None and p[1] >= 1, mine)]
+        made[name] = won[-1] if won else None
+    return made
+
+
+def goals(rows: Rows, detected: Rows) -> dict[str, Any]:
+    """What the goals speak of. Extra microseconds are those of the choice, where there is one."""
+    some = [r for r in rows if r["granularity"] == "row"]
+    made: dict[str, Any] = {
+        "over_dense": geomean(r["over_dense"] for r in rows),
+        "over_peer": geomean(r.get("over_peer") for r in rows),
+        "rows_share": least(r.get("kept_share") for r in some if r.get("rows_kept", 0) >= ENOUGH),
+        "rows_extra_us": most(
+            (r["auto_ms"] - r["dense_ms"]) * 1e3 for r in some if r.get("auto_ms")
+        ),
+        "detection_us": {r["granularity"]: 1e3 * _least(r) for r in detected},
+    }
+    for sparsity in (0.95, 0.99):
+        named = [
+            r for r in _square(rows) if (r["granularity"], r["sparsity"]) == ("32x1", sparsity)
+        ]
+        made[f"k_over_dense_{sparsity:.0%}"] = geomean(r["over_dense"] for r in named)
+    return made
+
+
+def _least(row: dict[str, Any]) -> float:
+    return min(float(row["ordered_ms"]), float(row["any_order_ms"]))
+
+
+def most(values: Iterable[float]) -> float | None:
+    return max(values, default=None)
+
+
+def verdicts(s: dict[str, Any]) -> list[str]:
+    made = [
+        verdict(
+            "rows, index given, share of cuBLAS's rate on the kept rows, least",
+            s["rows_share"],
+            0.9,
+        ),
+        below(
+            "rows, choice and detection inside, us more than dense, most",
+            s["rows_extra_us"],
+            OVER_DENSE_US,
+        ),
+        verdict("32x1 at 95 %, 4096^3 bf16, over dense", s["k_over_dense_95%"], 3.5),
+        verdict("32x1 at 99 %, 4096^3 bf16, over dense", s["k_over_dense_99%"], 5.5),
+    ]
+    for name, us in s["detection_us"].items():
+        made.append(
+            below(f"detection of {name}, us", us, DETECTION_US.get(name, USUAL_DETECTION_US))
+        )
+    for name, density in s["break_even"].items():
+        told = "never" if density is None else f"{density:g}"
+        made.append(f"     density up to which dense is beaten, {name}: {told}")
+    return made
+
+
+def below(label: str, value: float | None, goal: float) -> str:
+    """A goal that is an upper bound."""
+    mark = "----" if value is None else "PASS" if value <= goal else "MISS"
+    return f"{mark} {label}  {'-' if value is None else f'{value:.1f}'} (goal at most {goal:g})"
