@@ -21,6 +21,7 @@ from tilewright.bench.dynamic_peers import Peer, peers
 from tilewright.bench.dynamic_report import report
 from tilewright.bench.suite import Run, dtype_name, dtype_of, seeded
 from tilewright.bench.tables import cell, least, ratio
+from tilewright.ops import dynamic
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
 from tilewright.view.rates import rates_of
@@ -31,6 +32,7 @@ DETECTED: tuple[Tile, ...] = (
 )
 SLACK = 4.0  # peers may round partial sums
 LIMIT_S = 150.0
+SETTLED = 3
 REPLAYS, BUDGET_S = 20, 0.05
 
 
@@ -50,7 +52,8 @@ def measure(run: Run) -> int:
             run.add(_case(run, case, probe))
             row = run.rows[-1]
             run.say(f"{row['case']}: {cell(row['best_ms'])} ms, dense {cell(row['dense_ms'])} ms")
-    return run.finish(*report(run.rows))
+    device = torch.device(options.device)
+    return run.finish(*report(run.rows, lambda dtype: dynamic.costs_on(device, dtype)))
 
 
 def _asked(run: Run, case: Case) -> bool:
@@ -67,16 +70,13 @@ def _case(run: Run, case: Case, probe: ModuleType | None) -> dict[str, Any]:
     row |= {"m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype}
     row |= {"granularity": case.granularity, "sparsity": case.sparsity}
     dense = lambda: functional.linear(x, w)
-    calls = [Peer("dense", dense), *_ours(x, w, row)]
-    others = []
-    with run.peer(f"{case.name} peers"):
-        others = peers(case, x, w, probe)
-    calls += _right(run, row, calls, others, reference)
+    calls = [Peer("dense", dense), *_ours(x, w, row), _auto(x, w, row)]
+    others = _right(run, row, calls, peers(run, case, x, w, probe), reference)
     if case.granularity == "row":
         held = x[x.ne(0).any(1)]
         row["rows_kept"] = held.shape[0]
         calls.append(Peer("kept", lambda: functional.linear(held, w), given=True))
-    for call, ms in _times(run, calls):
+    for call, ms in _times(run, calls, others):
         row[f"{call.name}_given_ms" if call.given else f"{call.name}_ms"] = ms
     return row | _derived(row, x.element_size(), run.options.device)
 
@@ -92,6 +92,18 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
         made.append(Peer(family.name, inside, waits=family.waits))
         made.append(Peer(family.name, given, given=True, waits=family.waits))
     return made
+
+
+def _auto(x: Tensor, w: Tensor, row: dict[str, Any]) -> Peer:
+    """The choice, once it has seen numbers of this x."""
+    dynamic.forget()
+    for _ in range(SETTLED):
+        dynamic.auto(x, w)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+    row["auto"] = next(made.family for made in dynamic.CHOOSER.made.values())
+    family = FAMILIES.get(row["auto"])
+    return Peer("auto", lambda: dynamic.auto(x, w), waits=family is not None and family.waits)
 
 
 def seen(index: Index) -> dict[str, int]:
@@ -127,16 +139,21 @@ def _agrees(peer: Peer, reference: Tensor, slack: float) -> bool:
     return check.compare(out, reference, slack * check.TOLERANCE[out.dtype]).ok
 
 
-def _times(run: Run, calls: list[Peer]) -> list[tuple[Peer, float]]:
+def _times(run: Run, ours: list[Peer], others: list[Peer]) -> list[tuple[Peer, float]]:
+    """Ours and dense in turns; peers one by one, so that one that breaks is left out."""
     if run.options.device != "cuda":
+        calls = [*ours, *others]
         named = run.cpus_ms({f"{p.name} {p.given}": p.call for p in calls})
         return list(zip(calls, named.values(), strict=True))
-    graphs = [p for p in calls if not p.waits]
-    made = list(
-        zip(graphs, timing.graphs_ms([p.call for p in graphs], REPLAYS, BUDGET_S), strict=True)
-    )
-    eager = [p for p in calls if p.waits]
-    return made + [(p, timing.eager_cold_ms(p.call, REPLAYS, BUDGET_S)) for p in eager]
+    graphs = [p for p in ours if not p.waits]
+    times = timing.graphs_ms([p.call for p in graphs], REPLAYS, BUDGET_S)
+    made = list(zip(graphs, times, strict=True))
+    made += [(p, timing.eager_cold_ms(p.call, REPLAYS, BUDGET_S)) for p in ours if p.waits]
+    for peer in others:
+        with run.peer(peer.name):
+            clock = timing.eager_cold_ms if peer.waits else timing.graph_ms
+            made.append((peer, clock(peer.call, REPLAYS, BUDGET_S)))
+    return made
 
 
 def _derived(row: dict[str, Any], itemsize: int, device: str) -> dict[str, Any]:

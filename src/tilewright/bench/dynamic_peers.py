@@ -13,10 +13,11 @@ with the index given. `waits` says that a call asks the device for a number, so 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +25,12 @@ from torch.nn import functional
 
 from tilewright.bench import probes
 from tilewright.bench.dynamic_cases import Case
+from tilewright.bench.suite import Run
 from tilewright.bench.timing import Fn
 
 BLOCK = (32, 32)
 CONVERTED = (
-    0.9  # cuSPARSE is timed from this sparsity on; below, it takes many times as long as dense
+    0.9  # from this sparsity on cuSPARSE is timed; below, it takes many times as long as dense
 )
 TILES = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
 FEW = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
@@ -46,28 +48,17 @@ class Peer:
     rows: Tensor | None = None
 
 
-def peers(case: Case, x: Tensor, w: Tensor, probe: ModuleType | None) -> list[Peer]:
-    """Those that can serve a case."""
+def peers(run: Run, case: Case, x: Tensor, w: Tensor, probe: ModuleType | None) -> list[Peer]:
+    """Those that can serve a case; one that cannot be made is told and left out."""
     made: list[Peer] = []
-    if case.granularity == "row":
-        made += _rows(x, w, probe)
-    if case.granularity == "column":
-        made += _columns(x, w)
-    if case.granularity == "32x64" and case.sparsity >= 0.5:
-        made += _bsr(x, w)
-    if case.granularity in ("1x1", "32x1") and case.sparsity >= CONVERTED:
-        made += _csr(x, w)
-    if probe is not None and case.granularity in ("8x1", "16x1", "32x1") and fits(case):
-        made.append(_k_probe(x, w, probe))
+    for name, serves, make in TABLE:
+        if serves(case) and (not name.startswith("probe") or probe is not None):
+            with run.peer(f"{case.name} {name}"):
+                made += make(x, w, probe)
     return made
 
 
-def fits(case: Case) -> bool:
-    """Whether the probe, which masks nothing, takes the sizes."""
-    return case.m % 64 == 0 and case.n % 128 == 0 and case.dtype == "bf16"
-
-
-def _rows(x: Tensor, w: Tensor, probe: ModuleType | None) -> list[Peer]:
+def _rows(x: Tensor, w: Tensor, _: Any) -> list[Peer]:
     found = x.ne(0).any(1).nonzero()[:, 0]
 
     def select(rows: Tensor | None = None) -> Tensor:
@@ -75,28 +66,32 @@ def _rows(x: Tensor, w: Tensor, probe: ModuleType | None) -> list[Peer]:
         part = functional.linear(x.index_select(0, at), w)
         return x.new_zeros(x.shape[0], w.shape[0]).index_copy_(0, at, part)
 
-    made = [Peer("select", select, waits=True)]
-    made.append(Peer("select", lambda: select(found), given=True))
-    if x.dtype == torch.bfloat16 and x.is_cuda:
-        made.append(Peer("grouped", lambda: _grouped(x, w)))
-    if probe is not None and x.dtype == torch.bfloat16 and found.numel() and w.shape[0] % 256 == 0:
-        tiles = TILES if found.numel() >= 1024 else FEW
-        launch, out = probes.rows_matmul(probe, x, w.t().contiguous(), found.int(), tiles)
-        made.append(Peer("probe", _into(launch, out), given=True, rows=found))
-    return made
+    inside = Peer("select", select, waits=True)
+    return [inside, Peer("select", lambda: select(found), given=True)]
+
+
+def _grouped_rows(x: Tensor, w: Tensor, _: Any) -> list[Peer]:
+    return [Peer("grouped", lambda: _grouped(x, w))]
+
+
+def _rows_probe(x: Tensor, w: Tensor, probe: Any) -> list[Peer]:
+    found = x.ne(0).any(1).nonzero()[:, 0]
+    tiles = TILES if found.numel() >= 1024 else FEW
+    launch, out = probes.rows_matmul(probe, x, w.t().contiguous(), found.int(), tiles)
+    return [Peer("probe", _into(launch, out), given=True, rows=found)] if found.numel() else []
 
 
 def _grouped(x: Tensor, w: Tensor) -> Tensor:
     """Rows that are there in front; the rest of the product is left out by the group's end."""
     there = x.ne(0).any(1)
-    order = there.logical_not().argsort(stable=True)
+    order = there.logical_not().byte().argsort(stable=True)
     end = there.sum(dtype=torch.int32)[None]
     part = torch._grouped_mm(x.index_select(0, order), w.t()[None], offs=end)
     part = torch.where(there.index_select(0, order)[:, None], part, 0)
     return torch.empty_like(part).index_copy_(0, order, part)
 
 
-def _columns(x: Tensor, w: Tensor) -> list[Peer]:
+def _columns(x: Tensor, w: Tensor, _: Any) -> list[Peer]:
     found = x.ne(0).any(0).nonzero()[:, 0]
 
     def select(columns: Tensor | None = None) -> Tensor:
@@ -107,21 +102,21 @@ def _columns(x: Tensor, w: Tensor) -> list[Peer]:
     return [inside, Peer("select", lambda: select(found), given=True)]
 
 
-def _csr(x: Tensor, w: Tensor) -> list[Peer]:
+def _csr(x: Tensor, w: Tensor, _: Any) -> list[Peer]:
     with _quiet():
         held = x.to_sparse_csr()
     inside = Peer("csr", lambda: x.to_sparse_csr() @ w.t(), waits=True)
     return [inside, Peer("csr", lambda: held @ w.t(), given=True, waits=True)]
 
 
-def _bsr(x: Tensor, w: Tensor) -> list[Peer]:
+def _bsr(x: Tensor, w: Tensor, _: Any) -> list[Peer]:
     with _quiet():
         held = x.to_sparse_bsr(BLOCK)
     inside = Peer("bsr", lambda: x.to_sparse_bsr(BLOCK) @ w.t(), waits=True)
     return [inside, Peer("bsr", lambda: held @ w.t(), given=True, waits=True)]
 
 
-def _k_probe(x: Tensor, w: Tensor, probe: ModuleType) -> Peer:
+def _k_probe(x: Tensor, w: Tensor, probe: Any) -> list[Peer]:
     """x written k-major, and the lists of each 64 rows, are given."""
     rows = K_TILES["bm"]
     there = x.view(-1, rows, x.shape[1]).ne(0).any(1)
@@ -130,7 +125,7 @@ def _k_probe(x: Tensor, w: Tensor, probe: ModuleType) -> Peer:
     launch, out = probes.k_matmul(
         probe, x.t().contiguous(), ends, columns, w.t().contiguous(), K_TILES
     )
-    return Peer("probe", _into(launch, out), given=True)
+    return [Peer("probe", _into(launch, out), given=True)]
 
 
 def _into(launch: Fn, out: Tensor) -> Fn:
@@ -147,3 +142,22 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _whole(case: Case) -> bool:
+    """Whether probes, which mask nothing, take the sizes."""
+    return case.dtype == "bf16" and case.m % 64 == 0 and case.n % 256 == 0 and case.k % 64 == 0
+
+
+# name, which cases it serves, what makes its calls
+TABLE: tuple[
+    tuple[str, Callable[[Case], bool], Callable[[Tensor, Tensor, Any], list[Peer]]], ...
+] = (
+    ("select", lambda c: c.granularity == "row", _rows),
+    ("grouped", lambda c: c.granularity == "row" and c.dtype == "bf16", _grouped_rows),
+    ("select", lambda c: c.granularity == "column", _columns),
+    ("bsr", lambda c: c.granularity == "32x64" and c.sparsity >= 0.5, _bsr),
+    ("csr", lambda c: c.granularity in ("1x1", "32x1") and c.sparsity >= CONVERTED, _csr),
+    ("probe rows", lambda c: c.granularity == "row" and _whole(c), _rows_probe),
+    ("probe k", lambda c: c.granularity in ("8x1", "16x1", "32x1") and _whole(c), _k_probe),
+)

@@ -7,10 +7,10 @@ In: rows of the suite. Out: text and a summary.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from tilewright.bench.dynamic_regret import CostsOf, regret, regret_table
 from tilewright.bench.tables import Cell, geomean, least, ratio, table, verdict
 
 Rows = list[dict[str, Any]]
@@ -22,10 +22,11 @@ USUAL_DETECTION_US = 15.0
 OVER_DENSE_US = 10.0
 
 
-def report(rows: Rows) -> tuple[str, dict[str, Any]]:
+def report(rows: Rows, costs_of: CostsOf) -> tuple[str, dict[str, Any]]:
     products = [r for r in rows if r["kind"] == "product"]
     detected = [r for r in rows if r["kind"] == "detection"]
     summary = {**goals(products, detected), "break_even": break_even(products)}
+    summary["regret"] = regret(products, costs_of)
     text = [
         "times in ms, detection inside unless given; floor: operations left at dense's rate, bytes at a copy's",
         cases_table(products),
@@ -36,17 +37,18 @@ def report(rows: Rows) -> tuple[str, dict[str, Any]]:
         "micro-benchmarks of PIT: detection inside, and what smaller micro-tiles cost (index given, over 32x64)",
         micro_table(products),
         "",
+        "the choice over the best of all candidates; constants fitted without the cases of the shape",
+        regret_table(summary["regret"]),
+        "",
         *verdicts(summary),
     ]
     return "\n".join(text), summary
 
 
 def cases_table(rows: Rows) -> str:
-    header = "case dense peer best given /dense /peer floor family".split()
-    names = (
-        "case dense_ms peer_ms best_ms best_given_ms over_dense over_peer floor_share best".split()
-    )
-    return table(header, [[r.get(n) for n in names] for r in rows])
+    header = "case dense peer best given auto /dense /peer floor best chosen".split()
+    names = "case dense_ms peer_ms best_ms best_given_ms auto_ms over_dense over_peer floor_share best auto"
+    return table(header, [[r.get(n) for n in names.split()] for r in rows])
 
 
 def detection_table(rows: Rows) -> str:
@@ -83,19 +85,31 @@ def _square(rows: Rows) -> Rows:
     return some or [r for r in rows if r["shape"] == rows[0]["shape"]]
 
 
-def break_even(rows: Rows, best: str = "best_ms") -> dict[str, float | None]:
-    """For each granularity, the largest density up to which dense is beaten all the way."""
+def break_even(rows: Rows) -> dict[str, float | None]:
+    """For each granularity, the density from which dense wins: times in between two densities lie on a line.
+
+    None: dense wins everywhere; 1: nowhere.
+    """
     made: dict[str, float | None] = {}
     some = _square(rows)
     for name in dict.fromkeys(r["granularity"] for r in some):
-        mine = sorted(
-            (round(1 - r["sparsity"], 4), ratio(r["dense_ms"], r.get(best)))
-            for r in some
-            if r["granularity"] == name
-        )
-        won = [d for d, _ in itertools.takewhile(lambda p: p[1] is not None and p[1] >= 1, mine)]
-        made[name] = won[-1] if won else None
+        mine = [r for r in some if r["granularity"] == name]
+        made[name] = crossing((1 - r["sparsity"], r["best_ms"], r["dense_ms"]) for r in mine)
     return made
+
+
+def crossing(points: Iterable[tuple[float, float, float]]) -> float | None:
+    """Where ours first takes longer than dense, over (density, ours, dense)."""
+    before: tuple[float, float] | None = None
+    for density, ours, dense in sorted(points):
+        over = ours - dense
+        if over > 0:
+            if before is None:
+                return None
+            at, under = before
+            return round(at + (density - at) * under / (under - over), 3)
+        before = density, over
+    return None if before is None else round(before[0], 3)
 
 
 def goals(rows: Rows, detected: Rows) -> dict[str, Any]:
@@ -109,7 +123,11 @@ def goals(rows: Rows, detected: Rows) -> dict[str, Any]:
             (r["auto_ms"] - r["dense_ms"]) * 1e3 for r in some if r.get("auto_ms")
         ),
         "detection_us": {r["granularity"]: 1e3 * _least(r) for r in detected},
+        "on_gpu": any(r["dtype"] == "bf16" for r in detected),
     }
+    for name, sparsity in (("row", 0.5), ("32x64", 0.9)):
+        named = [r for r in rows if (r["granularity"], r["sparsity"]) == (name, sparsity)]
+        made[f"{name}_over_dense_{sparsity:.0%}"] = geomean(r["over_dense"] for r in named)
     for sparsity in (0.95, 0.99):
         named = [
             r for r in _square(rows) if (r["granularity"], r["sparsity"]) == ("32x1", sparsity)
@@ -127,28 +145,33 @@ def most(values: Iterable[float]) -> float | None:
 
 
 def verdicts(s: dict[str, Any]) -> list[str]:
+    made = _on_gpu(s) if s["on_gpu"] else _on_cpu(s)
+    for name, density in s["break_even"].items():
+        told = "never" if density is None else f"up to density {density:g}"
+        made.append(f"     dense is beaten {told}: {name}")
+    return made
+
+
+def _on_gpu(s: dict[str, Any]) -> list[str]:
+    share = "rows, index given, share of cuBLAS's rate on the kept rows, least"
+    extra = "rows, choice and detection inside, us more than dense, most"
     made = [
-        verdict(
-            "rows, index given, share of cuBLAS's rate on the kept rows, least",
-            s["rows_share"],
-            0.9,
-        ),
-        below(
-            "rows, choice and detection inside, us more than dense, most",
-            s["rows_extra_us"],
-            OVER_DENSE_US,
-        ),
+        verdict(share, s["rows_share"], 0.9),
+        below(extra, s["rows_extra_us"], OVER_DENSE_US),
         verdict("32x1 at 95 %, 4096^3 bf16, over dense", s["k_over_dense_95%"], 3.5),
         verdict("32x1 at 99 %, 4096^3 bf16, over dense", s["k_over_dense_99%"], 5.5),
     ]
     for name, us in s["detection_us"].items():
-        made.append(
-            below(f"detection of {name}, us", us, DETECTION_US.get(name, USUAL_DETECTION_US))
-        )
-    for name, density in s["break_even"].items():
-        told = "never" if density is None else f"{density:g}"
-        made.append(f"     density up to which dense is beaten, {name}: {told}")
+        goal = DETECTION_US.get(name, USUAL_DETECTION_US)
+        made.append(below(f"detection of {name}, us", us, goal))
     return made
+
+
+def _on_cpu(s: dict[str, Any]) -> list[str]:
+    return [
+        verdict("rows at 50 %, over dense", s["row_over_dense_50%"], 1.0),
+        verdict("32x64 at 90 %, over dense", s["32x64_over_dense_90%"], 1.0),
+    ]
 
 
 def below(label: str, value: float | None, goal: float) -> str:

@@ -23,7 +23,7 @@ from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
-from tilewright.ops.library import plainly
+from tilewright.ops.library import plainly, wants_grad
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.choice import Chooser, Site
 from tilewright.pit.tiles import Costs, costs_of, estimated
@@ -49,8 +49,8 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     family, index = _chosen(flat.detach(), w)
     if family is None or index is None:
         return functional.linear(x, w, b)
-    y: Tensor = _Product.apply(flat, w, family, index)
-    y = y.view(*x.shape[:-1], w.shape[0])
+    multiply = _Product.apply if wants_grad((x, w)) else _multiply
+    y = multiply(flat, w, family, index).view(*x.shape[:-1], w.shape[0])
     return y if b is None else y + b
 
 
@@ -86,13 +86,17 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
             raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{x.dtype}, as x")
 
 
+def _multiply(x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
+    return family.run(x, w, index)
+
+
 class _Product(torch.autograd.Function):
     """A family's product; its gradient is the dense one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
         ctx.save_for_backward(x, w)
-        return family.run(x, w, index)
+        return _multiply(x, w, family, index)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -130,13 +134,19 @@ def _place(x: Tensor, w: Tensor) -> _Place:
     return _PLACES[key]
 
 
-def _costs(site: Site) -> Costs:
-    device = _DEVICES[site.device]
-    made = lambda: estimated(machine_of(device), site.dtype, device.type == "cuda")
-    return costs_of(site.device, site.dtype, made)
+def costs_on(device: torch.device, dtype: str) -> Costs:
+    """What tiles take on a device, by the IR's name of a dtype."""
+    made = lambda: estimated(machine_of(device), dtype, device.type == "cuda")
+    return costs_of(device_name(device, backend_of(device)), dtype, made)
 
 
-CHOOSER = Chooser(_costs)
+CHOOSER = Chooser(lambda site: costs_on(_DEVICES[site.device], site.dtype))
+
+
+def forget() -> None:
+    """Calls of every size are new again."""
+    _PLACES.clear()
+    CHOOSER.made.clear()
 
 
 def _chosen(x: Tensor, w: Tensor) -> tuple[Family | None, Index | None]:

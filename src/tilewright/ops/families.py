@@ -23,13 +23,13 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.backend import backend_of
+from tilewright.ops.bsr_matmul import choose
 from tilewright.ops.index import Index, Tile
 from tilewright.ops.library import run
 from tilewright.ops.linear import linear
 from tilewright.ops.registry import register
-from tilewright.ops.settings import ceil_pow2, pack
+from tilewright.ops.settings import pack
 from tilewright.ops.sparse import bundle_of, text_of
-from tilewright.schedule.options import Setting
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,8 @@ def _blocks(x: Tensor, w: Tensor, index: Index) -> Tensor:
     mask = block_mask_of(index)
     made = bundle_of(mask.structure)
     text = text_of("block_product", "mask", mask, made, x=x, w=w)
-    ints = [*made.ints, pack(block_setting(w.shape[0], x.dtype))]
+    ints = [*made.ints, pack(choose(mask.structure.block, w.shape[0], x.dtype))]
     return run(text, [*made.tensors, x, w], ints)[0]
-
-
-def block_setting(columns: int, dtype: torch.dtype) -> Setting:
-    width = min(256 if dtype.itemsize == 2 else 64, max(ceil_pow2(columns), 16))
-    return {"width": width, "warps": 4, "stages": 3 if dtype.itemsize == 2 else 2, "outer": 1}
 
 
 def block_mask_of(index: Index) -> SparseTensor:

@@ -24,6 +24,7 @@ from tilewright.support import knobs
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "data"
 GATHER = 1.1  # a gathered step over a plain one, where neither was measured
+CALLS_US = 40.0  # of the host, in a family's product on the CPU
 
 
 class Rates(Protocol):
@@ -104,15 +105,17 @@ def estimated(m: Rates, dtype: str, gpu: bool = True) -> Costs:
     item = BYTES[dtype]
     rate = (m.matrix if item == 2 and gpu else m.flops * (1 if gpu else m.cores)) * 1e-6
 
-    def timed(t: Tile) -> Tile:
+    def timed(t: Tile, start: float) -> Tile:
         compute = 2 * t.bm * t.bn * t.bk / (rate / m.cores)
         fetch = (t.bm + t.bn) * t.bk * item / (m.gather * 1e-6 / m.cores)
         step = max(compute, fetch)
-        return replace(t, step=step, gathered=GATHER * step, start=m.launch * 1e6)
+        return replace(t, step=step, gathered=GATHER * step, start=start)
 
-    made = tuple(timed(t) for t in shapes(dtype, gpu))
-    detect, look = 2e6 * m.launch, m.memory * 1e-6 / 2
-    return Costs(m.name, dtype, m.cores, made[0], made, detect, look, m.memory * 1e-6)
+    launch, memory = m.launch * 1e6, m.memory * 1e-6
+    start = launch if gpu else CALLS_US
+    made = tuple(timed(t, start) for t in shapes(dtype, gpu))
+    dense = timed(shapes(dtype, gpu)[0], launch)
+    return Costs(m.name, dtype, m.cores, dense, made, 2 * start, memory / 2, memory)
 
 
 # --- files ----------------------------------------------------------------------------------------
