@@ -32,7 +32,7 @@ def page(name: str, held: dict[str, Any], machine: str) -> list[str]:
         "`y = x @ w.T`; zeros of x come in micro-tiles of a granularity. Times have detection inside; each entry is",
         "milliseconds of the best family, over dense torch, and the family that was chosen without trying.",
         "",
-        machine,
+        f"{machine}; {held['summary']['clock']}; tile costs {held['summary']['tiles']}",
         "",
         *(shown if picture.exists() else []),
         *shapes(rows),

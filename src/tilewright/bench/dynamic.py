@@ -7,6 +7,7 @@ cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,8 +53,10 @@ def measure(run: Run) -> int:
             run.add(_case(run, case, probe))
             row = run.rows[-1]
             run.say(f"{row['case']}: {cell(row['best_ms'])} ms, dense {cell(row['dense_ms'])} ms")
-    device = torch.device(options.device)
-    return run.finish(*report(run.rows, lambda dtype: dynamic.costs_on(device, dtype)))
+    costs = partial(dynamic.costs_on, torch.device(options.device))
+    text, summary = report(run.rows, costs)
+    clock = "CUDA graphs" if options.device == "cuda" else run.clock
+    return run.finish(text, {**summary, "clock": clock, "tiles": costs("f32").source})
 
 
 def _asked(run: Run, case: Case) -> bool:
