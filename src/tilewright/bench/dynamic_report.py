@@ -67,7 +67,7 @@ def detection_table(rows: Rows) -> str:
 
 
 def micro_table(rows: Rows) -> str:
-    """32x1, 1x64 and 32x64 at 4096^3. /32x64: the kernel over each group's k's, index given, over its own time there."""
+    """32x1, 1x64 and 32x64 at 4096^3. /32x64: the kernel over each group's k's, index given, over its time there."""
     found = {(r["granularity"], r["sparsity"]): r for r in _square(rows)}
     lines: list[list[Cell]] = []
     for (granularity, sparsity), r in found.items():
