@@ -7,7 +7,9 @@ cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +27,7 @@ from tilewright.bench.tables import cell, least, ratio
 from tilewright.ops import dynamic
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
+from tilewright.pit.watch import seen_of
 from tilewright.view.rates import rates_of
 
 DETECTED: tuple[Tile, ...] = (
@@ -81,7 +84,7 @@ def _case(run: Run, case: Case, probe: ModuleType | None) -> dict[str, Any]:
         calls.append(Peer("kept", lambda: functional.linear(held, w), given=True))
     for call, ms in _times(run, calls, others):
         row[f"{call.name}_given_ms" if call.given else f"{call.name}_ms"] = ms
-    return row | _derived(row, x.element_size(), run.options.device)
+    return row | _derived(run, row, x.element_size())
 
 
 def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
@@ -89,7 +92,7 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
     made, row["found"] = [], {}
     for family in FAMILIES.values():
         index = family.detect(x)
-        row["found"][family.name] = seen(index)
+        row["found"][family.name] = asdict(seen_of(index.counts, prod(index.grid), index.grid[0]))
         inside = lambda f=family: f.run(x, w, f.detect(x))
         given = lambda f=family, i=index: f.run(x, w, i)
         made.append(Peer(family.name, inside, waits=family.waits))
@@ -107,15 +110,6 @@ def _auto(x: Tensor, w: Tensor, row: dict[str, Any]) -> Peer:
     row["auto"] = next(made.family for made in dynamic.CHOOSER.made.values())
     family = FAMILIES.get(row["auto"])
     return Peer("auto", lambda: dynamic.auto(x, w), waits=family is not None and family.waits)
-
-
-def seen(index: Index) -> dict[str, int]:
-    """Micro-tiles that are there, of how many, and the most in one row of them."""
-    rows, columns = index.grid[0], index.grid[-1]
-    found = index.compact()
-    assert isinstance(found, Tensor)
-    longest = int(torch.bincount(found // columns, minlength=1).max()) if len(found) else 0
-    return {"kept": len(found), "of": rows * columns, "longest": longest, "groups": rows}
 
 
 def _right(
@@ -159,14 +153,18 @@ def _times(run: Run, ours: list[Peer], others: list[Peer]) -> list[tuple[Peer, f
     return made
 
 
-def _derived(row: dict[str, Any], itemsize: int, device: str) -> dict[str, Any]:
-    """The best family, ratios, and the floor: operations that are left at dense's rate, bytes at a copy's."""
+def _derived(run: Run, row: dict[str, Any], itemsize: int) -> dict[str, Any]:
+    """The best family, ratios, and the floor: operations that are left at dense's rate, bytes at a copy's.
+
+    A copy's speed cannot be told on a busy CPU: there the operations count alone.
+    """
     names = [n for n in FAMILIES if row.get(f"{n}_ms") is not None]
     best = min(names, key=lambda n: float(row[f"{n}_ms"]))
     others = [row.get(f"{n}_ms") for n in ("select", "grouped", "csr", "bsr")]
-    moved = (row["m"] * row["k"] + row["n"] * row["k"] + row["m"] * row["n"]) * itemsize
-    rate = rates_of(torch.device(device)).memory
-    floor = max(row["dense_ms"] * (1 - row["sparsity"]), moved / rate * 1e3)
+    floor = row["dense_ms"] * (1 - row["sparsity"])
+    if not run.options.busy:
+        moved = (row["m"] * row["k"] + row["n"] * row["k"] + row["m"] * row["n"]) * itemsize
+        floor = max(floor, moved / rates_of(torch.device(run.options.device)).memory * 1e3)
     made: dict[str, Any] = {"best": best, "best_ms": row[f"{best}_ms"], "peer_ms": least(others)}
     made["best_given_ms"] = least(row.get(f"{n}_given_ms") for n in FAMILIES)
     made["floor_share"] = ratio(floor, made["best_ms"])

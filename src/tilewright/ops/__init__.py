@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
+from tilewright.ops import dynamic
 from tilewright.ops.arithmetic import add, matmul, multiply
 from tilewright.ops.attention import attention
 from tilewright.ops.bsr_matmul import bsr_matmul
@@ -36,6 +37,7 @@ __all__ = [
     "Index",
     "attention",
     "bsr_matmul",
+    "dynamic",
     "einsum",
     "linear",
     "program",

@@ -4,8 +4,8 @@ In: x [..., k], w [n, k], b [n]. `auto` chooses (`pit/choice.py`) between torch'
 `ops/families.py`, from what earlier calls of the same sizes found. Out: y, with the gradients of the dense product:
 a value that is 0 has one too.
 
-    y = auto(x, w, b)
-    print(auto.explain(x, w))       # what such calls use now, and why
+    y = tw.linear.auto(x, w, b)
+    print(tw.linear.auto.explain(x, w))       # what such calls use now, and why
 
 All families are looked for in the first call and in every 32nd after it; the one in use tells what it found each
 time. On a GPU the numbers arrive while later calls run, so the first calls are dense.
@@ -13,6 +13,7 @@ time. On a GPU the numbers arrive while later calls run, so the first calls are 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from tilewright.ops.dtypes import name_of
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
 from tilewright.ops.library import plainly, wants_grad
+from tilewright.ops.linear import linear
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.choice import Chooser, Site
 from tilewright.pit.tiles import Costs, costs_of, estimated
@@ -62,6 +64,7 @@ def explain(x: Tensor, w: Tensor) -> str:
 
 
 auto.explain = explain  # type: ignore[attr-defined]
+linear.auto = auto  # type: ignore[attr-defined]
 
 
 def _ordinary(x: Tensor, w: Tensor) -> bool:
@@ -170,5 +173,4 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family | None, Index | None]:
 
 
 def _tell(watch: Watch, family: str, index: Index) -> None:
-    rows, columns = index.grid
-    watch.send(family, index.counts, rows * columns, rows)
+    watch.send(family, index.counts, prod(index.grid), index.grid[0])

@@ -39,10 +39,11 @@ class Family:
     name: str
     tile: Tile
     run: Callable[[Tensor, Tensor, Index], Tensor]
+    grouped: bool = False  # a list for each row of micro-tiles, not one of all
     waits: bool = False  # on a GPU, for the number of what was found
 
     def detect(self, x: Tensor) -> Index:
-        return Index.from_values(x, self.tile)
+        return Index.from_values(x, self.tile, grouped=self.grouped)
 
 
 def block_product(mask: Param, x: Param, w: Param, y: Param) -> None:

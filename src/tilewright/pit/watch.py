@@ -46,7 +46,7 @@ class Watch:
     def send(self, family: str, counts: Tensor, of: int, groups: int = 1) -> None:
         """Note what an index held; of, groups: micro-tiles and rows of micro-tiles that were looked at."""
         if not counts.is_cuda:
-            self._known[family] = _seen(counts, of, groups)
+            self._known[family] = seen_of(counts, of, groups)
             return
         if family in self._flights:
             return
@@ -60,13 +60,13 @@ class Watch:
         """The latest that has arrived."""
         for family, flight in list(self._flights.items()):
             if flight.done.query():
-                self._known[family] = _seen(flight.host, flight.of, flight.groups)
+                self._known[family] = seen_of(flight.host, flight.of, flight.groups)
                 del self._flights[family]
         return dict(self._known)
 
 
-def _seen(counts: Tensor, of: int, groups: int) -> Seen:
-    """Of one list, groups are taken to be alike."""
+def seen_of(counts: Tensor, of: int, groups: int) -> Seen:
+    """What a list held, or lists of groups; of one list, groups are taken to be alike."""
     kept = int(counts.sum())
     longest = int(counts.max()) if len(counts) == groups and groups else -(-kept // max(groups, 1))
     return Seen(kept, of, longest, groups)
