@@ -53,7 +53,7 @@ class Watch:
         host = torch.empty(counts.shape, dtype=counts.dtype, pin_memory=True)
         host.copy_(counts, non_blocking=True)
         done = torch.cuda.Event()
-        done.record()
+        done.record(torch.cuda.current_stream(counts.device))
         self._flights[family] = _Flight(host, done, of, groups)
 
     def seen(self) -> Statistics:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from tilewright.pit.choice import MARGIN, Chooser, Seen, Site, decide, estimates
 from tilewright.pit.tiles import Costs, estimated
 from tilewright.tune.machine import H200
 
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "h200_rows.json"
 COSTS = estimated(H200, "bf16")
 SITE = Site("linear", 4096, 4096, 4096, "bf16", "NVIDIA H200")
 GROUPS, WIDE = 128, 64  # blocks of 32 x 64 in 4096 x 4096
@@ -91,6 +95,18 @@ def test_a_longest_group_counts() -> None:
 def test_a_measured_scale_counts() -> None:
     scaled = replace(COSTS, scale={"rows": 3.0})
     assert total("rows", rows(0.5), scaled) == pytest.approx(3 * total("rows", rows(0.5)))
+
+
+@pytest.mark.parametrize("row", json.loads(RESULTS.read_text())["rows"], ids=lambda r: r["case"])
+def test_estimates_are_near_what_was_measured(row: dict[str, Any]) -> None:
+    """Dense and the rows kernel on the H200, index given, from the machine's rates alone."""
+    found = {
+        e.family: e for e in estimates(SITE, {"rows": Seen(row["rows"], 4096, 1, 4096)}, COSTS)
+    }
+    kernel = found["rows"]
+    alone = kernel.product + kernel.gather + kernel.tail + kernel.start
+    assert found["dense"].total / (1e3 * row["dense_ms"]) == pytest.approx(1.0, abs=0.2)
+    assert alone / (1e3 * row["best_ms"]) == pytest.approx(1.0, abs=0.2)
 
 
 shares = st.floats(0, 1)

@@ -35,7 +35,7 @@ class _Event:
 
     ready = False
 
-    def record(self) -> None: ...
+    def record(self, stream: object) -> None: ...
 
     def query(self) -> bool:
         return _Event.ready
@@ -44,7 +44,7 @@ class _Event:
 class _Counts:
     """Counts of a device; the copy takes what is there when it is made."""
 
-    is_cuda, shape, dtype = True, (1,), torch.int32
+    is_cuda, device, shape, dtype = True, "cuda", (1,), torch.int32
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -59,6 +59,7 @@ def test_nothing_waits_and_newer_counts_are_let_go(monkeypatch: pytest.MonkeyPat
     made: Any = lambda shape, dtype, pin_memory: torch.zeros(1, dtype=dtype).as_subclass(Host)
     monkeypatch.setattr(watch.torch, "empty", made)
     monkeypatch.setattr(watch.torch.cuda, "Event", _Event)
+    monkeypatch.setattr(watch.torch.cuda, "current_stream", lambda device: "a stream")
     w, counts = Watch(), [_Counts(3), _Counts(5)]
     w.send("rows", counts[0], 10, 10)  # type: ignore[arg-type]
     w.send("rows", counts[1], 10, 10)  # type: ignore[arg-type]
