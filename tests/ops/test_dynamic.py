@@ -153,6 +153,13 @@ def test_auto_gradients(kind: str, fast: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "blocks"])
+def test_auto_of_a_transposed_view(kind: str, where: Place) -> None:
+    x, w = inputs(where)[kind].t().contiguous().t(), randn(16, 128, seed=2, device=where.device)
+    assert settle(x, w) == kind
+    close(auto(x, w), x @ w.t())
+
+
+@pytest.mark.parametrize("kind", ["rows", "blocks"])
 def test_auto_gradcheck(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family = FAMILIES[kind]
     monkeypatch.setattr(dynamic, "_chosen", lambda x, w: (family, family.detect(x)))

@@ -35,8 +35,7 @@ DETECTED: tuple[Tile, ...] = (
     *((16, 16), (32, 32), (32, 64)),
 )
 SLACK = 4.0  # peers may round partial sums
-LIMIT_S = 150.0
-SETTLED = 3
+SETTLED = 3  # calls until the choice has seen numbers
 REPLAYS, BUDGET_S = 20, 0.05
 
 
@@ -49,8 +48,7 @@ def measure(run: Run) -> int:
         with run.part(f"detection {tile}"):
             run.add(_detection(run, tile))
     for case in chosen:
-        if run.late or run.elapsed > LIMIT_S:
-            run.say(f"no time for {case.name} and what follows")
+        if run.late:
             break
         with run.part(case.name):
             run.add(_case(run, case, probe))
@@ -58,8 +56,10 @@ def measure(run: Run) -> int:
             run.say(f"{row['case']}: {cell(row['best_ms'])} ms, dense {cell(row['dense_ms'])} ms")
     costs = partial(dynamic.costs_on, torch.device(options.device))
     text, summary = report(run.rows, costs)
-    clock = "CUDA graphs" if options.device == "cuda" else run.clock
-    return run.finish(text, {**summary, "clock": clock, "tiles": costs("f32").source})
+    cuda = options.device == "cuda"
+    clock = "CUDA graphs where nothing waits for the host" if cuda else run.clock
+    tiles = costs("bf16" if cuda else "f32").source
+    return run.finish(text, {**summary, "clock": clock, "tiles": tiles})
 
 
 def _asked(run: Run, case: Case) -> bool:

@@ -48,11 +48,11 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     if x.numel() == 0 or w.numel() == 0 or not _ordinary(x, w):
         return functional.linear(x, w, b)
     flat = x.reshape(-1, x.shape[-1])
-    family, index = _chosen(flat.detach(), w)
-    if family is None or index is None:
+    chosen = _chosen(flat.detach(), w)
+    if chosen is None:
         return functional.linear(x, w, b)
     multiply = _Product.apply if wants_grad((x, w)) else _multiply
-    y = multiply(flat, w, family, index).view(*x.shape[:-1], w.shape[0])
+    y = multiply(flat, w, *chosen).view(*x.shape[:-1], w.shape[0])
     return y if b is None else y + b
 
 
@@ -72,7 +72,7 @@ def _ordinary(x: Tensor, w: Tensor) -> bool:
 
 
 def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
-    where = "linear(x, w, b, sparse='auto')"
+    where = "linear.auto(x, w, b)"
     rank = max(x.dim(), 1) if isinstance(x, Tensor) else 2
     check_dense(where, "x", x, rank, getattr(x, "device", torch.device("cpu")), "x")
     check_dense(where, "w", w, 2, x.device, "x")
@@ -152,20 +152,20 @@ def forget() -> None:
     CHOOSER.made.clear()
 
 
-def _chosen(x: Tensor, w: Tensor) -> tuple[Family | None, Index | None]:
+def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
     """The family of this call and its index; None for dense. Nothing is asked of the device while it captures."""
     site, watch, device = _place(x, w)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         made = CHOOSER.made.get(site)
         family = FAMILIES.get(made.family) if made is not None else None
-        return (None, None) if family is None or family.waits else (family, family.detect(x))
+        return None if family is None or family.waits else (family, family.detect(x))
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
     for name, index in found.items():
         _tell(watch, name, index)
     seen = watch.seen()
     family = FAMILIES.get(CHOOSER(site, seen)) if seen else None
     if family is None:
-        return None, None
+        return None
     if family.name not in found:
         found[family.name] = family.detect(x)
         _tell(watch, family.name, found[family.name])
