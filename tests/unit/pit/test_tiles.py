@@ -114,7 +114,7 @@ def test_many_processes_write_at_once() -> None:
     assert not list(tiles.root().glob(".making-*"))
 
 
-def test_what_is_shipped_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shipped_can_be_read() -> None:
     here = Path(tiles.__file__).parent / "data"
     found = [c for path in here.glob("*.json") for c in tiles.read(path)]
     assert len({(c.device, c.dtype) for c in found}) == len(found)
