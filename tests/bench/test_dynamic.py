@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from tilewright.bench import check, dynamic, dynamic_report, machine, main, profile
 from tilewright.bench.dynamic_cases import GRANULARITIES, SPARSITIES, Case, cases, kept, operands
-from tilewright.bench.dynamic_peers import peers
+from tilewright.bench.dynamic_peers import Peer, peers
 from tilewright.bench.dynamic_regret import fit, regret, seen_of, site_of
 from tilewright.bench.suite import Options, Run, seeded
 from tilewright.pit import tiles
@@ -108,6 +109,41 @@ def test_report() -> None:
     assert "PASS detection of 1x1, us  29.0 (goal at most 30)" in text
     assert "dense is beaten up to density 0.32: 32x1" in text
     assert "---- rows, index given" in text
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = importlib.import_module("dynamic_picture")
+    held = {"rows": [row(g, s, 0.2, rows=0.1) for g in ("row", "1x1") for s in (0.5, 0.9)]}
+    assert picture.draw(held, tmp_path / "p.png").stat().st_size > 1000
+    assert list(picture.panels(held)) == ["4096x4096x4096 bf16"]
+
+
+def test_clocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs in turns for ours, eager for what waits; a peer that breaks under its clock is left out."""
+    used: list[str] = []
+
+    def clock(name: str) -> Any:
+        def take(call: Any, *_: Any) -> float:
+            used.append(name)
+            return float(call())
+
+        return take
+
+    monkeypatch.setattr(dynamic.timing, "graphs_ms", lambda calls, *_: [float(c()) for c in calls])
+    monkeypatch.setattr(dynamic.timing, "graph_ms", clock("graph"))
+    monkeypatch.setattr(dynamic.timing, "eager_cold_ms", clock("eager"))
+    ours = [Peer("dense", lambda: 1.0), Peer("rows", lambda: 2.0, waits=True)]
+    broken = Peer("broken", lambda: torch.zeros(1).view(2))
+    others = [broken, Peer("grouped", lambda: 3.0), Peer("csr", lambda: 4.0, waits=True)]
+    got = dynamic._times(Run("dynamic", Options(device="cuda")), ours, others)
+    assert [(p.name, ms) for p, ms in got] == [
+        ("dense", 1.0),
+        ("rows", 2.0),
+        ("grouped", 3.0),
+        ("csr", 4.0),
+    ]
+    assert used == ["eager", "graph", "graph", "eager"]
 
 
 # --- the regret of the choice ---------------------------------------------------------------------
