@@ -109,8 +109,12 @@ def decide(site: Site, seen: Statistics, costs: Costs, before: str | None = None
 
 
 def estimates(site: Site, seen: Statistics, costs: Costs) -> list[Estimate]:
-    """One of dense and one of each family that was looked for."""
-    made = [_tiled("dense", site, site.rows, costs.dense, costs, gathers=False)]
+    """One of dense and one of each family that was looked for.
+
+    The vendor's product is taken to be as good as any plain tile, so that skipping nothing never pays.
+    """
+    plain = (costs.dense, *costs.tiles)
+    made = [_best([_tiled("dense", site, site.rows, t, costs, gathers=False) for t in plain])]
     if "rows" in seen:
         made.append(_best([_rows(site, seen["rows"], t, costs) for t in costs.tiles]))
     for family in ("k", "blocks"):
@@ -157,19 +161,24 @@ def _rows(site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
 
 
 def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
-    """Steps of all groups shared by the multiprocessors; none is done before the longest group's own steps."""
-    each = t.gathered if family == "k" else t.step
-    wide = max(seen.of, 1) / max(seen.groups, 1)  # micro-tiles in a group
-    per = site.inner / wide / t.bk  # steps of a micro-tile
-    across = ceil(site.columns / t.bn)
-    steps = (seen.kept * per + (seen.groups / 2 if seen.kept else 0)) * across / costs.cores
-    longest = ceil(seen.longest * per)
+    """Groups of rows in waves, each with steps of its own: as many as the mean, and one wave as long as the longest.
+
+    A block takes whole steps; k's of a group fill them, but for half a step at its end.
+    """
+    k = family == "k"
+    groups = max(seen.groups, 1)
+    wide = site.inner * groups / max(seen.of, 1)  # of a micro-tile
+    per = wide / t.bk if k else ceil(wide / t.bk)
+    mean = seen.kept * per / groups + (0.5 if k and seen.kept else 0.0)
+    units = groups * ceil(site.columns / t.bn) / costs.cores
+    each = t.gathered if k else t.step
+    waves = (ceil(units) - 1) * mean + max(ceil(seen.longest * per), mean)
     return Estimate(
         family,
         t,
-        product=steps * t.step,
-        gather=steps * (each - t.step),
-        tail=max(longest - steps, 0.0) * each,
+        product=units * mean * t.step,
+        gather=units * mean * (each - t.step),
+        tail=(waves - units * mean) * each,
         index=_index(site, costs),
         start=t.start,
         scale=costs.scale.get(family, 1.0),

@@ -121,6 +121,18 @@ def test_more_is_never_cheaper(a: float, b: float) -> None:
     assert total("blocks", blocks(less)) <= total("blocks", blocks(more)) + 1e-9
 
 
+sizes = st.integers(1, 20000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes, sizes, sizes, st.sampled_from(["bf16", "f32"]))
+def test_where_everything_is_there_nothing_is_skipped(m: int, n: int, k: int, dtype: str) -> None:
+    site = Site("linear", m, n, k, dtype, "a GPU")
+    high, wide = -(-m // 32), -(-k // 64)
+    seen = {"rows": Seen(m, m, 1, m), "blocks": Seen(high * wide, high * wide, wide, high)}
+    assert decide(site, seen, estimated(H200, dtype)).family == "dense"
+
+
 @settings(max_examples=100, deadline=None)
 @given(shares, shares, shares)
 def test_once_dense_always_dense(a: float, b: float, other: float) -> None:
