@@ -120,7 +120,7 @@ def test_the_picture(tmp_path: Path) -> None:
 
 
 def test_clocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs in turns for ours, eager for what waits; a peer that breaks under its clock is left out."""
+    """Graphs in turns for ours, eager for peers that wait; a peer that breaks under its clock is left out."""
     used: list[str] = []
 
     def clock(name: str) -> Any:
@@ -133,7 +133,7 @@ def test_clocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic.timing, "graphs_ms", lambda calls, *_: [float(c()) for c in calls])
     monkeypatch.setattr(dynamic.timing, "graph_ms", clock("graph"))
     monkeypatch.setattr(dynamic.timing, "eager_cold_ms", clock("eager"))
-    ours = [Peer("dense", lambda: 1.0), Peer("rows", lambda: 2.0, waits=True)]
+    ours = [Peer("dense", lambda: 1.0), Peer("rows", lambda: 2.0)]
     broken = Peer("broken", lambda: torch.zeros(1).view(2))
     others = [broken, Peer("grouped", lambda: 3.0), Peer("csr", lambda: 4.0, waits=True)]
     got = dynamic._times(Run("dynamic", Options(device="cuda")), ours, others)
@@ -143,7 +143,7 @@ def test_clocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("grouped", 3.0),
         ("csr", 4.0),
     ]
-    assert used == ["eager", "graph", "graph", "eager"]
+    assert used == ["graph", "graph", "eager"]
 
 
 # --- the regret of the choice ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,33 @@ def rows_backward(dtype: torch.dtype) -> Callable[[], Any]:
         tw.linear(x, w, sparse=torch.arange(128)).sum().backward()
 
     return go
+
+
+def linear(make: Callable[[torch.Tensor], Any], dtype: torch.dtype = BF16) -> Callable[[], Any]:
+    """A product over lists, and its gradients."""
+
+    def go() -> None:
+        x, w = (torch.ones(n, 512, dtype=dtype, requires_grad=True) for n in (1024, 256))
+        tw.linear(x, w, sparse=make(x)).sum().backward()
+
+    return go
+
+
+def k_of(rows: int, columns: int = 1) -> Callable[[torch.Tensor], Any]:
+    return lambda x: tw.Index.from_values(x, (rows, columns), grouped=True)
+
+
+def masked_linear(block: int) -> None:
+    x, w = (torch.ones(n, 512, dtype=BF16, requires_grad=True) for n in (1024, 256))
+    mask = torch.ones(256 // block, 512 // block, dtype=torch.bool)
+    tw.ops.masked_linear(x, w, mask).sum().backward()
+
+
+def grouped_matmul(tokens: int) -> None:
+    x = torch.ones(tokens, 256, dtype=BF16, requires_grad=True)
+    w = torch.ones(8, 256, 512, dtype=BF16, requires_grad=True)
+    index = tw.Index.from_choices(torch.zeros(tokens, 2, dtype=torch.int64), 8)
+    tw.ops.grouped_matmul(x, w, index).sum().backward()
 
 
 def attention(d: int, dtype: torch.dtype = BF16, backward: bool = False) -> Callable[[], Any]:
@@ -236,6 +264,13 @@ CASES: dict[str, Callable[[], Any]] = {
     "rows-bf16-128x256x64-strided": rows(BF16, 128, 256, 64, 8, True),
     "rows-f32-64x64x32": rows(F32, 64, 64, 32, 4),
     "rows-backward-bf16": rows_backward(BF16),
+    "linear-mask-bf16": linear(lambda x: x[:, 0] > 0),
+    "linear-found-rows-f32": linear(lambda _: "rows", F32),
+    "linear-k-bf16": linear(lambda _: "k"),
+    **{f"linear-k-{n}-bf16": linear(k_of(n)) for n in (32, 64, 128)},
+    "linear-16-k-32-bf16": linear(k_of(32, 16)),
+    **{f"masked-linear-{n}-bf16": partial(masked_linear, n) for n in (1, 32)},
+    **{f"grouped-{n}-bf16": partial(grouped_matmul, n) for n in (64, 1024)},
     "attention-64": attention(64),
     "attention-128": attention(128),
     "attention-80": attention(80),

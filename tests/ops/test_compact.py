@@ -49,16 +49,49 @@ def transposed(x: Any, w: Any, y: Any) -> None:
     y[n, i] = tw.sum(k, x[n, k] * w[i, k])
 
 
-# axis, micro-tile, and the tile that a detector looks for
-CASES = {"rows": ("i", 1, (1, None)), "row-tiles": ("i", 16, (16, None))}
-CASES |= {"k": ("k", 1, (None, 1)), "k-tiles": ("k", 8, (None, 8))}
+def chosen(x: Any, w: Any, m: Any, y: Any) -> None:
+    """Outputs that a mask keeps."""
+    i, n, k = tw.axes("i n k")
+    y[i, n] = m[i, n] * tw.sum(k, x[i, k] * w[n, k])
+
+
+# axis, values for each entry of a list, group: what a detector looks for follows
+CASES: dict[str, tuple[str, int, tuple[str, int] | None]] = {
+    "rows": ("i", 1, None),
+    "row-tiles": ("i", 16, None),
+    "k": ("k", 1, None),
+    "k-tiles": ("k", 8, None),
+    "k-by-16": ("k", 1, ("i", 16)),
+    "k-tiles-by-16": ("k", 8, ("i", 16)),
+    "k-by-3": ("k", 1, ("i", 3)),
+    "k-by-1": ("k", 1, ("i", 1)),
+}
 
 
 def made(name: str) -> Traced:
-    axis, tile, _ = CASES[name]
-    t = compact(trace(product), axis, "x", tile)
+    t = compact(trace(product), CASES[name][0], "x", *CASES[name][1:])
     register(t)
     return t
+
+
+def listed(name: str, x: torch.Tensor) -> tw.Index:
+    axis, tile, group = CASES[name]
+    if group is not None:
+        return tw.Index.from_values(x, (group[1], tile), grouped=True)
+    return tw.Index.from_values(x, (tile, None) if axis == "i" else (None, tile))
+
+
+def kept(name: str, x: torch.Tensor, index: tw.Index) -> torch.Tensor:
+    """What the lists name, element by element."""
+    axis, tile, group = CASES[name]
+    lists = index.compact() if group is not None else (index.compact(),)
+    made = torch.zeros_like(x, dtype=torch.bool)
+    for g, places in enumerate(lists):
+        rows = slice(None) if group is None else slice(g * group[1], (g + 1) * group[1])
+        for p in places.tolist():
+            part = slice(p * tile, (p + 1) * tile)
+            made[(part, slice(None)) if axis == "i" else (rows, part)] = True
+    return made
 
 
 def data(device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,7 +102,7 @@ def data(device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def given(name: str, x: torch.Tensor, w: torch.Tensor) -> tuple[str, list[torch.Tensor]]:
-    index = tw.Index.from_values(x, CASES[name][2])
+    index = listed(name, x)
     held = [x, w, index.positions, index.counts]
     t = made(name)
     args = tuple(dense_arg(n, v) for n, v in zip(t.inputs, held, strict=True))
@@ -89,27 +122,23 @@ def test_what_is_not_listed_is_not_read(name: str, where: Place) -> None:
     """NaN stands in what no list names, and behind the entries of the list."""
     x, w = data(where.device)
     program, held = given(name, x, w)
-    want = x @ w.T
-    axis = 0 if CASES[name][0] == "i" else 1
-    kept = torch.zeros(x.shape[axis], dtype=torch.bool)
-    tile, n = CASES[name][1], int(held[3])
-    for p in held[2][:n].tolist():
-        kept[p * tile : (p + 1) * tile] = True
-    held[0] = x.clone()
-    held[0][(~kept,) if axis == 0 else (slice(None), ~kept)] = float("nan")
-    if axis:
-        held[1] = w.clone()
-        held[1][:, ~kept] = float("nan")
+    want, index = x @ w.T, listed(name, x)
+    used = kept(name, x, index)
+    held[0] = torch.where(used, x, float("nan"))
+    if CASES[name][0] == "k":
+        held[1] = torch.where(used.any(0), w, float("nan"))
     held[2] = held[2].clone()
-    held[2][n:] = 2**30
+    room = held[2].shape[-1]
+    beyond = torch.arange(room, device=where.device) >= held[3][:, None]
+    held[2][beyond.reshape(held[2].shape)] = 2**30
     torch.testing.assert_close(run(program, held, [])[0], want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kept", [0, 37])
-@pytest.mark.parametrize("name", ["rows", "k"])
-def test_nothing_and_everything(name: str, kept: int, where: Place) -> None:
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["rows", "k", "k-by-16"])
+def test_nothing_and_everything(name: str, value: float, where: Place) -> None:
     x, w = data(where.device)
-    x = torch.ones_like(x) if kept else torch.zeros_like(x)
+    x = torch.full_like(x, value)
     program, held = given(name, x, w)
     torch.testing.assert_close(run(program, held, [])[0], x @ w.T, rtol=1e-4, atol=1e-4)
 
@@ -132,6 +161,26 @@ def test_texts_are_read_back(name: str) -> None:
     assert "listed(" in text(p) and text(parse(text(p))) == text(p)
 
 
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "masked"])
+@pytest.mark.parametrize("size", [16, 5])
+def test_sparse_outputs(size: int, asked: bool, where: Place) -> None:
+    """A list of columns for each group of rows: those of a mask, or simply those that are asked for."""
+    x, w = data(where.device)
+    m = (torch.rand(37, 21, device=where.device) < 0.2).float()
+    index = tw.Index.from_values(m, (size, 1), grouped=True)
+    t = compact(trace(product if asked else chosen), "n", None if asked else "m", 1, ("i", size))
+    register(t)
+    held = [x, w, *([] if asked else [m]), index.positions, index.counts]
+    program = program_text(
+        t.name, tuple(dense_arg(n, v) for n, v in zip(t.inputs, held, strict=True))
+    )
+    some = m.new_zeros(m.shape)
+    for g, columns in enumerate(index.compact()):
+        some[g * size : (g + 1) * size, columns.long()] = 1.0
+    want = (x @ w.T) * (some if asked else m)
+    torch.testing.assert_close(run(program, held, [])[0], want, rtol=1e-4, atol=1e-5)
+
+
 REFUSED = {
     "bias": (lambda: compact(trace(biased), "i", "x"), "where x is 0, b[n] is left"),
     "not zero": (lambda: compact(trace(gated), "i", "x"), "outputs would be 0.5"),
@@ -139,6 +188,12 @@ REFUSED = {
     "operand": (lambda: compact(trace(product), "n", "x"), "x is not skipped along it"),
     "axis": (lambda: compact(trace(product), "z", "x"), "axes i, n, k"),
     "tile": (lambda: compact(trace(product), "i", "x", 0), "tile=0"),
+    "reduced": (lambda: compact(trace(product), "k", None), "what is left out would be missing"),
+    "same for all": (
+        lambda: compact(trace(product), "k", "w", 1, ("i", 8)),
+        "w is the same for all i",
+    ),
+    "group": (lambda: compact(trace(product), "i", "x", 1, ("k", 8)), "group=('k', 8)"),
 }
 
 

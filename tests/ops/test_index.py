@@ -141,6 +141,13 @@ def test_choices(shape: tuple[int, int], where: Place) -> None:
     assert len(made.positions) == len(flat)
 
 
+def test_choices_of_more_tokens(where: Place) -> None:
+    """A kernel that counted few counts many: how many there are is no part of what it was made for."""
+    for tokens in (3, 20, 300):
+        ids = torch.arange(tokens, device=where.device)[:, None] % 2
+        assert Index.from_choices(ids, 2).counts.tolist() == [(tokens + 1) // 2, tokens // 2]
+
+
 # --- what an index promises -------------------------------------------------------------------------
 
 

@@ -83,6 +83,24 @@ def row_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
     return [x, w, chosen], [x, w]
 
 
+def relu_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    # several groups of rows: one would be a graph of its own
+    [x, w, _], wanted = row_inputs(rows + 40, cols, seed, device)
+    return [x, w], wanted
+
+
+def mask_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    [x, w, chosen], wanted = row_inputs(rows, cols, seed, device)
+    mask = torch.zeros(rows, dtype=torch.bool, device=device)
+    mask[chosen] = True
+    return [x, w, mask], wanted
+
+
+def batch_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
+    x, w = leaf(rows, 6, WIDTH, seed=seed, device=device), leaf(24, WIDTH, seed=1, device=device)
+    return [x, w, torch.arange(rows, device=device) % 7], [x, w]
+
+
 def block_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
     # odd: sizes of 1 are graphs of their own, lengths of whole blocks are kernels of their own
     rows, cols = (min(rows, 100) + 40) | 1, (min(cols, 100) + 40) | 1
@@ -99,6 +117,10 @@ OPS: dict[str, tuple[Callable[..., Tensor], Callable[..., Made]]] = {
     "spmm-mean": (lambda A, x: tw.spmm(A, x, reduce="mean"), graph_inputs),
     "sddmm": (lambda A, x, z: tw.sddmm(A, x, z).values, entry_inputs),
     "linear-rows": (lambda x, w, rows: tw.linear(x, w, sparse=rows), row_inputs),
+    "linear-detected": (lambda x, w: tw.linear(torch.relu(x - 1), w, sparse="rows"), relu_inputs),
+    "linear-k": (lambda x, w: tw.linear(torch.relu(x - 1), w, sparse="k"), relu_inputs),
+    "linear-mask": (lambda x, w, mask: tw.linear(x, w, sparse=mask), mask_inputs),
+    "linear-lengths": (lambda x, w, size: tw.linear(x, w, sparse=size), batch_inputs),
     "attention": (lambda q, k, v, mask: tw.attention(q, k, v, mask=mask), block_inputs),
     "program": (lambda A, x: relu_max(A, x), graph_inputs),
 }

@@ -17,6 +17,8 @@ from tilewright.ops.attention import _call as attention_call
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import Entry
 from tilewright.ops.linear import _call as linear_call
+from tilewright.ops.products import arguments as listed_call
+from tilewright.ops.products import listed_product
 from tilewright.ops.sddmm import _call as sddmm_call
 from tilewright.ops.spmm import _call as spmm_call
 
@@ -51,6 +53,14 @@ def some_rows(rows: int, cols: int, width: int) -> tuple[Any, ...]:
     return linear_call(randn(rows, width), randn(24, width), torch.arange(rows // 2), None)
 
 
+def some_k(rows: int, cols: int, width: int) -> tuple[Any, ...]:
+    """Lists of other lengths, of other groups: nothing that a kernel is made for."""
+    x = randn(rows + cols, width)
+    index = tw.Index.from_values(x > 1, (16, 1), grouped=True)
+    lists = {"k_list": index.positions, "k_count": index.counts}
+    return listed_call(listed_product("k", 1, 16), x, randn(24, width), lists)
+
+
 def blocks(rows: int, cols: int, width: int) -> tuple[Any, ...]:
     bits = torch.ones(-(-rows // 16), -(-cols // 16))
     q, k = randn(1, rows, width), randn(1, cols, width)
@@ -61,8 +71,16 @@ MAKERS: dict[str, Callable[[int, int, int], tuple[Any, ...]]] = {
     "spmm": product,
     "sddmm": sampled,
     "linear-rows": some_rows,
+    "linear-k": some_k,
     "attention": blocks,
 }
+
+
+def kernels(name: str, backend_name: str) -> int:
+    """One, or none where torch multiplies."""
+    return int(backend_name == "triton" or name != "linear-k")
+
+
 BACKENDS = ["c", pytest.param("triton", marks=INTERPRETER)]
 
 
@@ -72,7 +90,7 @@ def test_sizes_of_structures(name: str, backend_name: str) -> None:
     """Rows and columns 1, 15, 17, 33: no multiple of anything; one kernel."""
     with backend(backend_name):
         calls = [MAKERS[name](r, c, 16) for r in (1, 15, 17, 33) for c in (1, 15, 17, 33)]
-        assert keys(calls, backend_name) == 1
+        assert keys(calls, backend_name) == kernels(name, backend_name)
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
@@ -83,7 +101,7 @@ def test_divisibility_of_structures(
     """Lengths 18, 20, 24, 40: multiples of 2, 4 and 8, none of the block; still one kernel."""
     with backend(backend_name):
         calls = [MAKERS[name](n, n, 16) for n in (18, 20, 24, 40)]
-        assert keys(calls, backend_name) == 1
+        assert keys(calls, backend_name) == kernels(name, backend_name)
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)

@@ -13,6 +13,8 @@ from ops.places import Place
 import tilewright as tw
 from tilewright.ops.attention import _call as attention_call
 from tilewright.ops.linear import _call as linear_call
+from tilewright.ops.products import arguments as listed_call
+from tilewright.ops.products import listed_product
 from tilewright.ops.sddmm import _call as sddmm_call
 from tilewright.ops.spmm import _call as spmm_call
 
@@ -44,6 +46,16 @@ def linear(place: Place, grad: bool) -> tuple[Any, ...]:
     return linear_call(x, w, torch.tensor([3, 1], device=place.device), None)
 
 
+def listed(size: int, place: Place, grad: bool) -> tuple[Any, ...]:
+    x, w = (randn(n, 5, seed=n, device=place.device) for n in (10, 4))
+    index = tw.Index.from_values(x > 1, (size or 1, 1 if size else None), grouped=size > 0)
+    axis = "k" if size else "i"
+    lists = {f"{axis}_list": index.positions, f"{axis}_count": index.counts}
+    return listed_call(
+        listed_product(axis, 1, size), x.requires_grad_(grad), w.requires_grad_(grad), lists
+    )
+
+
 def attention(prepared: bool, place: Place, grad: bool) -> tuple[Any, ...]:
     mask = tw.block_mask(torch.tensor([[1, 0], [1, 1]], device=place.device), 8, (12, 15))
     if prepared:
@@ -62,6 +74,8 @@ CALLS: dict[str, Callable[[Place, bool], tuple[Any, ...]]] = {
     "sddmm-dot": lambda p, g: sddmm("dot", p, g),
     "sddmm-add": lambda p, g: sddmm("add", p, g),
     "linear": linear,
+    "linear-listed-rows": lambda p, g: listed(0, p, g),
+    "linear-listed-k": lambda p, g: listed(4, p, g),
     "attention": lambda p, g: attention(False, p, g),
     "attention-prepared": lambda p, g: attention(True, p, g),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.ir import coord, flat, loops, stmt, tile
-from tilewright.ir.coord import Index, Tensor
+from tilewright.ir.coord import Index, Tensor, spatial
 from tilewright.ir.drive import followed, lead, root, stored, united
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
 from tilewright.ir.monoid import Monoid
@@ -66,16 +66,6 @@ def index_sizes(p: coord.Program) -> dict[Index, Expr]:
                 if isinstance(ix, Index) and (ix not in sizes or isinstance(n, Const)):
                     sizes[ix] = n
     return coord.part_sizes(p.body, sizes)
-
-
-def spatial(s: coord.Assign) -> tuple[Index, ...]:
-    """The indices of the targets, in the order they appear."""
-    seen: dict[Index, None] = {}
-    for t in s.targets:
-        for n in walk(t.indices):
-            if isinstance(n, Index):
-                seen.setdefault(n)
-    return tuple(seen)
 
 
 def size_of(ix: Index, sizes: dict[Index, Expr]) -> Expr:

@@ -19,9 +19,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.analysis.domain import spatial
 from tilewright.analysis.fold import left, neutral
-from tilewright.ir.coord import Append, Assign, Index, Nth, Program, Reduce, Stmt, Stored, Tensor
+from tilewright.ir.coord import (
+    Append,
+    Assign,
+    Index,
+    Nth,
+    Program,
+    Reduce,
+    Stmt,
+    Stored,
+    Tensor,
+    spatial,
+)
 from tilewright.ir.drive import rank
 from tilewright.ir.expr import Bin, Const, Expr, Load, Var
 from tilewright.ir.monoid import Monoid, apply

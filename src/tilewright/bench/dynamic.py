@@ -95,8 +95,7 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
         row["found"][family.name] = asdict(seen_of(index.counts, prod(index.grid), index.grid[0]))
         inside = lambda f=family: f.run(x, w, f.detect(x))
         given = lambda f=family, i=index: f.run(x, w, i)
-        made.append(Peer(family.name, inside, waits=family.waits))
-        made.append(Peer(family.name, given, given=True, waits=family.waits))
+        made += [Peer(family.name, inside), Peer(family.name, given, given=True)]
     return made
 
 
@@ -108,8 +107,7 @@ def _auto(x: Tensor, w: Tensor, row: dict[str, Any]) -> Peer:
         if x.is_cuda:
             torch.cuda.synchronize()
     row["auto"] = next(made.family for made in dynamic.CHOOSER.made.values())
-    family = FAMILIES.get(row["auto"])
-    return Peer("auto", lambda: dynamic.auto(x, w), waits=family is not None and family.waits)
+    return Peer("auto", lambda: dynamic.auto(x, w))
 
 
 def _right(
@@ -142,10 +140,8 @@ def _times(run: Run, ours: list[Peer], others: list[Peer]) -> list[tuple[Peer, f
         calls = [*ours, *others]
         named = run.cpus_ms({f"{p.name} {p.given}": p.call for p in calls})
         return list(zip(calls, named.values(), strict=True))
-    graphs = [p for p in ours if not p.waits]
-    times = timing.graphs_ms([p.call for p in graphs], REPLAYS, BUDGET_S)
-    made = list(zip(graphs, times, strict=True))
-    made += [(p, timing.eager_cold_ms(p.call, REPLAYS, BUDGET_S)) for p in ours if p.waits]
+    times = timing.graphs_ms([p.call for p in ours], REPLAYS, BUDGET_S)
+    made = list(zip(ours, times, strict=True))
     for peer in others:
         with run.peer(peer.name):
             clock = timing.eager_cold_ms if peer.waits else timing.graph_ms

@@ -160,7 +160,8 @@ class Stmt(Node):
 class Listed(Node):
     """A compacted axis: index runs over what a list names, `tile` values for each of its entries at list[..., place].
 
-    below: how many entries count; without it all do. What is not named is skipped.
+    below: how many entries count; without it all do. What is not named is skipped. Indices of the list before its place
+    are groups: each has a list of its own. k = listed(ks[I, p], place=p, below=count[I]), for i within 32 of I.
     """
 
     index: Index
@@ -217,6 +218,24 @@ class Program(Node):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors if t.role == "in")
+
+
+def spatial(s: Assign) -> tuple[Index, ...]:
+    """The indices of the targets, in the order they appear, and those of groups that have lists of their own."""
+    groups = tuple(g for n in s.listed for g in groups_of(n))
+    seen: dict[Index, None] = {}
+    for n in walk(tuple(t.indices for t in s.targets)):
+        if isinstance(n, Index):
+            if n.within is not None and n.within[0] in groups:
+                seen.setdefault(n.within[0])
+            seen.setdefault(n)
+    return tuple(dict.fromkeys([*(g for g in groups if g not in seen), *seen]))
+
+
+def groups_of(n: Listed) -> tuple[Index, ...]:
+    """The indices that say which list it is."""
+    found = walk((n.at.indices, n.below.indices if n.below is not None else ()))
+    return tuple(dict.fromkeys(g for g in found if isinstance(g, Index) and g is not n.place))
 
 
 def part_sizes(body: tuple[Stmt, ...], sizes: Mapping[Index, Expr]) -> dict[Index, Expr]:

@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr, const, maximum, minimum, power, select, una
 from tilewright.ir.expr import eq as equal
 from tilewright.ir.expr import ne as not_equal
 from tilewright.language.custom import monoid
-from tilewright.language.trace import Parts, append, both, nth, outputs, part, reduce
+from tilewright.language.trace import Parts, append, both, listed, nth, outputs, part, reduce
 from tilewright.support.errors import error
 
 
@@ -211,6 +211,7 @@ def leaky_relu(e: Any, slope: float = 0.01) -> Expr:
 
 __all__ = [
     "append",
+    "listed",
     "nth",
     "part",
     "outputs",

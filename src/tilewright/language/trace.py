@@ -15,10 +15,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tilewright.ir.coord import Append, Assign, Index, Nth, Reduce, Stmt
+from tilewright.ir.coord import Append, Assign, Index, Listed, Nth, Reduce, Stmt, groups_of
 from tilewright.ir.expr import Expr, Load, Var, const
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import Node, named, parts, walk
@@ -43,6 +43,7 @@ class Traced:
     wide: outputs keep the accumulator's dtype (intermediates). kept: tensors that do so by name, and that say
     nothing of the dtype of what is made of them.
     typed: the dtypes of outputs that are not those of the inputs.
+    vendor: a product that the machine's own library may do.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Traced:
     wide: bool = False
     kept: tuple[str, ...] = ()
     typed: tuple[tuple[str, str], ...] = ()
+    vendor: bool = False
 
     def ref(self, name: str) -> Ref:
         return next(r for r in self.refs if r.name == name)
@@ -72,6 +74,7 @@ class _Trace:
     assigned: dict[str, None] = field(default_factory=dict)
     sized: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     unique: list[str] = field(default_factory=list)
+    listed: list[Listed] = field(default_factory=list)
     typed: dict[str, str] = field(default_factory=dict)
 
 
@@ -88,7 +91,10 @@ class Param:
         target = self[at]
         self._trace.assigned.setdefault(self._ref.name)
         where = statement_of(sys._getframe(1))
-        self._trace.body.append(Assign((target,), (const(value),), where))
+        made = Assign((target,), (const(value),), where)
+        named = {n for n in walk(made) if isinstance(n, Index)}
+        lists = tuple(n for n in self._trace.listed if n.index in named)
+        self._trace.body.append(replace(made, listed=lists))
 
     def dim(self, n: int) -> tuple[str, int]:
         """The size of a dimension, for `sized`."""
@@ -173,6 +179,18 @@ def part(outer: Index, count: int, name: str) -> Index:
     return Index(name, within=(outer, count))
 
 
+def listed(name: str, at: Load, place: Index, below: Load | None = None, tile: int = 1) -> Index:
+    """The axis `name` over what a list names: q = listed("q", places[t, r], r, below=count[t])
+
+    place: the index over the entries of the list; those from `below` on do not count. Other indices of the list are
+    groups: each has a list of its own. tile: values of the axis for each entry. No list names anything twice; outputs
+    that are not named are 0.
+    """
+    made = Index(name)
+    _CURRENT[-1].listed.append(Listed(made, at, place, below, tile))
+    return made
+
+
 def nth(*indices: Index) -> Nth:
     """The number of a combination of axes, the last one fastest."""
     return Nth(indices)
@@ -239,6 +257,7 @@ def sum_leftover(s: Stmt) -> Stmt:
     if not isinstance(s, Assign):
         return s
     held = {n for t in s.targets for n in walk(t.indices) if isinstance(n, Index)}
+    held |= {g for n in s.listed for g in groups_of(n)}
     values = tuple(_close(v, held) for v in s.values)
     return Assign(s.targets, values, s.where, s.adds, s.listed)
 

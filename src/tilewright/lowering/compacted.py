@@ -80,7 +80,7 @@ class Compacted:
         """The loop of a compacted axis: over its list, up to a number that is read.
 
         Programs over it are as many as the list has room for, and those beyond the number do nothing; a reduction
-        ends at the number.
+        ends at the number, which alone says how long a part of a longer list is.
         """
         of, inner = self.listed[ix], env.inner()
         p = Var(self.names.fresh(of.place.name))
@@ -92,11 +92,13 @@ class Compacted:
         block.append(stmt.Let(v, self.value(of.at, inner, block)))
         inner.coords[ix] = v
         block += body(inner) if of.tile == 1 else self.cut(ix, v, of.tile, inner, body)
-        room = size_of(of.place, self.sizes)
-        if of.below is None:
-            return [loops.For(p, const(0), room, tuple(block))]
         before: Block = []
-        below = cast("i64", self.value(of.below, env, before))
+        below = None if of.below is None else cast("i64", self.value(of.below, env, before))
+        if self.reducing and below is not None and of.place not in self.sizes:
+            return [*before, loops.For(p, const(0), below, tuple(block))]
+        room = size_of(of.place, self.sizes)
+        if below is None:
+            return [loops.For(p, const(0), room, tuple(block))]
         if self.reducing:
             return [*before, loops.For(p, const(0), minimum(below, room), tuple(block))]
         return [loops.For(p, const(0), room, (*before, stmt.Guard(p < below, tuple(block))))]

@@ -18,9 +18,9 @@ from functools import partial, reduce
 from operator import add
 from typing import Any
 
-from tilewright.analysis.domain import index_sizes, size_of, spatial, spatial_lead
+from tilewright.analysis.domain import index_sizes, size_of, spatial_lead
 from tilewright.ir import coord, loops, stmt
-from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor
+from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, spatial
 from tilewright.ir.drive import (
     Key,
     Round,

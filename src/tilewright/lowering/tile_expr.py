@@ -251,6 +251,12 @@ class Tiler:
         match term:
             case Bin("*", _, Const(value)) if value < WIDE:
                 return self.value(term)
+            case Bin("*", a, Bin("*") as b) if dtype_of(b) == "i32" and not self.lanes(b):
+                t = self.value(a)
+                made: Expr = Cast("i64", t.e)
+                for f in factors(b):
+                    made = Bin("*", made, self.value(f).e)
+                return Tiled(made, t.lanes)
             case Bin("*", Var() as a, _) if a in self.dims:
                 return self.value(term)
             case Bin("*", a, (Const() | Var()) as b) if dtype_of(b) == "i32" or isinstance(

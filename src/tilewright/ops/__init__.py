@@ -4,12 +4,16 @@ from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops import dynamic
-from tilewright.ops.arithmetic import add, matmul, multiply
+from tilewright.ops.arithmetic import add, multiply
+from tilewright.ops.arithmetic import matmul as sparse_matmul
 from tilewright.ops.attention import attention
 from tilewright.ops.bsr_matmul import bsr_matmul
 from tilewright.ops.einsum import einsum
+from tilewright.ops.grouped_matmul import grouped_matmul
 from tilewright.ops.index import Index
 from tilewright.ops.linear import linear
+from tilewright.ops.masked_linear import masked_linear
+from tilewright.ops.matmul import matmul
 from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
 from tilewright.ops.softmax import softmax
@@ -21,7 +25,7 @@ from tilewright.support.places import public
 
 @public
 def _matmul(a: SparseTensor, x: Tensor | SparseTensor) -> Tensor | SparseTensor:
-    return matmul(a, x) if isinstance(x, SparseTensor) else spmm(a, x)
+    return sparse_matmul(a, x) if isinstance(x, SparseTensor) else spmm(a, x)
 
 
 @public
@@ -39,7 +43,10 @@ __all__ = [
     "bsr_matmul",
     "dynamic",
     "einsum",
+    "grouped_matmul",
     "linear",
+    "masked_linear",
+    "matmul",
     "program",
     "sddmm",
     "softmax",

@@ -158,7 +158,7 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         made = CHOOSER.made.get(site)
         family = FAMILIES.get(made.family) if made is not None else None
-        return None if family is None or family.waits else (family, family.detect(x))
+        return None if family is None else (family, family.detect(x))
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
     for name, index in found.items():
         _tell(watch, name, index)

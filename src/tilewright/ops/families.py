@@ -3,6 +3,7 @@
 In: x [rows, k], w [n, k]. A family says what to look for in x (`detect`) and multiplies what was found (`run`).
 
     rows      whole rows that are not 0: gathered in the load, scattered in the store
+    k         for each 32 rows, the k's where one of them is not 0
     blocks    32 x 64 blocks of x that hold something: a sum over the blocks of each 32 rows
 
     y = FAMILIES["blocks"].run(x, w, FAMILIES["blocks"].detect(x))
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
@@ -40,7 +40,6 @@ class Family:
     tile: Tile
     run: Callable[[Tensor, Tensor, Index], Tensor]
     grouped: bool = False  # a list for each row of micro-tiles, not one of all
-    waits: bool = False  # on a GPU, for the number of what was found
 
     def detect(self, x: Tensor) -> Index:
         return Index.from_values(x, self.tile, grouped=self.grouped)
@@ -54,13 +53,8 @@ def block_product(mask: Param, x: Param, w: Param, y: Param) -> None:
 register(trace(block_product))
 
 
-def _rows(x: Tensor, w: Tensor, index: Index) -> Tensor:
-    rows = index.compact()
-    assert isinstance(rows, Tensor)
-    if backend_of(x.device) != "c":
-        return linear(x, w, sparse=rows)
-    out = x.new_zeros(x.shape[0], w.shape[0])
-    return out.index_copy_(0, rows.long(), functional.linear(x.index_select(0, rows), w))
+def _listed(x: Tensor, w: Tensor, index: Index) -> Tensor:
+    return linear(x, w, sparse=index)
 
 
 def _blocks(x: Tensor, w: Tensor, index: Index) -> Tensor:
@@ -113,7 +107,8 @@ def _by_columns(x: Tensor, w: Tensor, index: Index) -> Tensor:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("rows", (1, None), _rows, waits=True),
+        Family("rows", (1, None), _listed),
+        Family("k", (32, 1), _listed, grouped=True),
         Family("blocks", (32, 64), _blocks),
     )
 }

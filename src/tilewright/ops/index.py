@@ -9,16 +9,17 @@ room for everything; how much of them counts is a number on the device, and only
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilewright.language.trace import Traced, trace
+from tilewright.language.trace import trace
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.library import run
-from tilewright.ops.registry import TEMPLATES, register
+from tilewright.ops.registry import register
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.detect import choices, chunk_of, lengths, tiles
 from tilewright.support.errors import error
@@ -118,7 +119,7 @@ class Index:
                 expected="two numbers, to group by rows",
             )
         x = x.detach().view(torch.uint8) if x.dtype == torch.bool else x.detach()
-        above = threshold != 0.0
+        above = True if threshold else False  # noqa: SIM210 - torch.compile decides a branch
         if above and not x.dtype.is_floating_point:
             raise error(
                 "dtype",
@@ -133,14 +134,13 @@ class Index:
             raise error("argument", where=where, name="tile", got=made.grid, expected=expected)
         chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
         rows, columns = (0 if t is None else t for t in tile)
-        program = tiles(
+        name = _detector(
             rows, columns, grouped, ordered, chunk if ordered and not grouped else 1, above
         )
-        outs = _run(program, {"x": x}, [threshold] if above else [])
+        outs = _run(name, {"x": x}, [threshold] if above else [])
         if grouped or not ordered:
             return _with(made, outs[0], outs[1])
-        count = outs[3][-1:] if len(outs[3]) else outs[3].new_zeros(1)
-        return _with(made, outs[2], count)
+        return _with(made, outs[2], last_of(outs[3]))
 
     @staticmethod
     @public
@@ -190,18 +190,34 @@ class Index:
         return Index(found, number, tuple(ids.shape), ends=ends)
 
 
-_LENGTHS, _CHOICES = trace(lengths), trace(choices)
+_LENGTHS, _CHOICES = (register(trace(p)).traced.name for p in (lengths, choices))
+
+
+@cache
+def _registered(*asked: int) -> str:
+    return register(tiles(*asked)).traced.name
+
+
+def _detector(*asked: int) -> str:
+    """The name of a detector; a constant to torch.compile."""
+    return _registered(*asked)
+
+
+_detector._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def last_of(ends: Tensor) -> Tensor:
+    """Where the last list ends, in memory of its own: kernels are faster if all addresses are multiples of 16."""
+    return ends[-1:].clone() if len(ends) else ends.new_zeros(1)
 
 
 def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
     return Index(positions, counts, made.shape, made.tile, made.ordered)
 
 
-def _run(program: Traced, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
-    if program.name not in TEMPLATES:
-        register(program)
+def _run(name: str, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
     args = tuple(dense_arg(n, t) for n, t in inputs.items())
-    return run(program_text(program.name, args), list(inputs.values()), [], floats)
+    return run(program_text(name, args), list(inputs.values()), [], floats)
 
 
 def _product(sizes: tuple[int, ...]) -> int:

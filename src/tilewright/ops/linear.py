@@ -1,4 +1,7 @@
-"""tw.linear on some rows: rows gathered in the load, results scattered in the store."""
+"""tw.linear on some rows, or on some k's of each group of rows: gathered in the load, scattered in the store.
+
+y = linear(x, w, b, sparse="rows")        # rows of x that are all 0 are not computed
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from tilewright.ops.args import dense_arg, dense_key, program_text
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
+from tilewright.ops.index import Index
 from tilewright.ops.library import run
+from tilewright.ops.pattern import Pattern, check_device
+from tilewright.ops.products import usual
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
@@ -21,6 +27,11 @@ from tilewright.ops.subject import DENSE, chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
+
+EXPECTED = (
+    "'auto', 'rows', 'k', row numbers, a boolean mask over the rows, lengths of a batch [batch, length, k], "
+    "or a tw.Index"
+)
 
 
 def rows_product(x: Param, w: Param, rows: Param, y: Param) -> None:
@@ -33,57 +44,83 @@ def rows_product(x: Param, w: Param, rows: Param, y: Param) -> None:
 register(trace(rows_product))
 
 _TEXTS: dict[object, str] = {}
-LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
-SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
 
 
 @public
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None) -> Tensor:
-    """y = x @ w.T + b, where only the rows named by `sparse` are computed; the others count as zero rows.
+    """y = x @ w.T + b, of which only what `sparse` names is computed. x: [..., k]; w: [n, k]
 
-    x: [rows, k]; w: [n, k]; sparse: distinct row numbers (int32 or int64), or a boolean mask over the rows
-    (which waits for the device to count them). Rows that are not named give b (0 without b).
+    "auto": dense, or whatever of the following is expected to pay, from what earlier calls found (`linear.auto`).
+
+    "rows": rows of x that are not all 0; "k": for each 32 rows of x, the k's where one of them is not 0. Both are found
+    on the device, and change nothing: y and all gradients are those of the whole product.
+
+    distinct row numbers (int32 or int64), a boolean mask over the rows, lengths [batch] of x: [batch, length, k], or a
+    tw.Index of x: what is not named counts as 0 and is no part of the computation. Rows that are not named give b (0
+    without b), and get no gradient.
+
+    Nothing waits for the device.
 
     >>> y = linear(x, w, b, sparse=rows)
     """
-    where = "linear(x, w, b, sparse=rows)"
+    where = "linear(x, w, b, sparse=...)"
     if sparse is None:
         return torch.nn.functional.linear(x, w, b)
+    if isinstance(sparse, str) and sparse == "auto":
+        made: Tensor = linear.auto(x, w, b)  # type: ignore[attr-defined]
+        return made
+    check_operands(x, w, b, where)
+    flat = x.reshape(-1, x.shape[-1])
+    y = _product(flat, w, sparse, x, where)
+    y = y if b is None else y + b
+    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def _product(flat: Tensor, w: Tensor, sparse: Any, x: Tensor, where: str) -> Tensor:
+    if isinstance(sparse, str) and sparse in ("rows", "k"):
+        return Pattern.detected(flat, sparse).times(flat, w)
+    if isinstance(sparse, Index):
+        return Pattern.given(sparse, flat, where).times(flat, w)
+    if not isinstance(sparse, Tensor):
+        raise error("argument", where=where, name="sparse", got=repr(sparse), expected=EXPECTED)
+    if sparse.dtype == torch.bool:
+        _check_shape(sparse, tuple(x.shape[:-1]), x, where)
+        index = Index.from_mask(sparse.reshape(-1), (1, None))
+        return Pattern.given(index, flat, where).times(flat, w)
+    if x.dim() == 3:
+        _check_shape(sparse, (x.shape[0],), x, where)
+        index = Index.from_lengths(sparse, x.shape[1])
+        return Pattern.given(index, flat, where).times(flat, w)
     rows = _rows(sparse, x, where)
-    _check(x, w, b, where)
-    y = run(*_call(x, w, rows, None))[0]
-    return y if b is None else y + b
+    if backend_of(x.device) == "triton":
+        return run(*_call(flat, w, rows, None))[0]
+    count = torch.full((1,), len(rows), dtype=torch.int32, device=x.device)
+    return Pattern("i", rows.int(), count).times(flat, w)
+
+
+def _check_shape(sparse: Tensor, shape: tuple[int, ...], x: Tensor, where: str) -> None:
+    if tuple(sparse.shape) != shape:
+        got = tuple(sparse.shape)
+        raise error("shape", where=where, name="sparse", got=got, expected=f"{shape}, as x has")
+    check_device(sparse, x, where)
 
 
 def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
-    if not isinstance(sparse, Tensor) or sparse.dim() != 1:
+    if not isinstance(sparse, Tensor) or sparse.dim() != 1 or x.dim() != 2:
         got = tuple(sparse.shape) if isinstance(sparse, Tensor) else repr(sparse)
-        expected = "a list of row numbers or a boolean mask over the rows"
-        raise error("argument", where=where, name="sparse", got=got, expected=expected)
-    if sparse.device != x.device:
-        raise error(
-            "device", where=where, name="sparse", got=sparse.device, other="x", expected=x.device
-        )
-    if sparse.dtype == torch.bool:
-        if sparse.shape[0] != x.shape[0]:
-            raise error(
-                "shape",
-                where=where,
-                name="sparse",
-                got=tuple(sparse.shape),
-                expected=f"{x.shape[0]} rows",
-            )
-        return sparse.nonzero()[:, 0]
+        raise error("argument", where=where, name="sparse", got=got, expected=EXPECTED)
+    _check_shape(sparse, (sparse.shape[0],), x, where)
     if sparse.dtype not in (torch.int32, torch.int64):
         raise error("index-dtype", where=where, name="sparse", got=sparse.dtype)
     return sparse
 
 
-def _check(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
-    check_dense(where, "x", x, 2, x.device, "x")
+def check_operands(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
+    """x: [..., k], w: [n, k], b: [n], on one device."""
+    check_dense(where, "x", x, max(x.dim(), 2), x.device, "x")
     check_dense(where, "w", w, 2, x.device, "x")
-    if w.shape[1] != x.shape[1]:
-        expected = f"{x.shape[1]} columns, as many as x"
+    if w.shape[1] != x.shape[-1]:
+        expected = f"{x.shape[-1]} columns, as many as x"
         raise error("shape", where=where, name="w", got=tuple(w.shape), expected=expected)
     if b is not None:
         check_dense(where, "b", b, 1, x.device, "x")
@@ -96,6 +133,7 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
 def _call(
     x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None
 ) -> tuple[str, list[Tensor], list[int]]:
+    """The product of rows that are numbered: as many programs as there are rows."""
     rows = rows.contiguous()
     key = (dense_key(x), dense_key(w), dense_key(rows))
     text = _TEXTS.get(key)
@@ -105,22 +143,15 @@ def _call(
         if not torch.compiler.is_compiling():
             _TEXTS[key] = text
     if setting is None and torch.compiler.is_compiling():
-        setting = usual(x, rows)
+        setting = usual(x, rows.shape[0])
     elif setting is None:
         many = rows.shape[0].bit_length()
         at = (text, x.shape, w.shape[0], many, x.get_device(), cpu_backend())
         choice = DENSE.get(at)
         if choice is None:
-            choice = chosen(DENSE, at, text, [x, w, rows], None, usual(x, rows))
+            choice = chosen(DENSE, at, text, [x, w, rows], None, usual(x, rows.shape[0]))
         setting = choice.setting
     return text, [x, w, rows], [pack(setting)] if setting else []
-
-
-def usual(x: Tensor, rows: Tensor) -> Setting:
-    """Tiles by the number of rows."""
-    if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
-        return {}
-    return LARGE if rows.shape[0] >= 1024 else SMALL
 
 
 @public
@@ -129,13 +160,23 @@ def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None
     return Launch(*_call(x, w, rows, setting))
 
 
+@public
+def list_plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None = None) -> Launch:
+    """A bound launch over the lists of an index of x; setting: bm, bn, bk, group, warps, stages."""
+    return Launch(*Pattern.given(index, x, "list_plan(x, w, index)").call(x, w, setting))
+
+
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
     """A product of some rows as something to tune; b is added afterwards and makes no difference."""
     where = "tune(linear, x, w, sparse=rows)"
-    _check(x, w, b, where)
+    check_operands(x, w, b, where)
+    if isinstance(sparse, Tensor) and sparse.dtype == torch.bool:
+        _check_shape(sparse, tuple(x.shape[:1]), x, where)
+        sparse = sparse.nonzero()[:, 0]
     rows = _rows(sparse, x, where)
     return subject_of("linear(x, w)", None, lambda setting: (*_call(x, w, rows, setting), ()))
 
 
 linear.subject = subject  # type: ignore[attr-defined]
 linear.rows_plan = rows_plan  # type: ignore[attr-defined]
+linear.list_plan = list_plan  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from tilewright.analysis.domain import drivers, leading, unions
 from tilewright.analysis.follow import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
 from tilewright.formats.storage import stored_dims
-from tilewright.ir.coord import Program
+from tilewright.ir.coord import Listed, Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
 from tilewright.ir.expr import Buffer, Expr, Var
@@ -200,9 +200,10 @@ class Statement:
         self.nest = nest_of(flat)
         self.product = product_of(self.nest)
         held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
+        lists = {n.at.buffer for n in walk(p.body) if isinstance(n, Listed)}
         widths: dict[str, None] = {}
         for t in p.tensors:
-            listing = len(t.shape) == 1 and t.dtype in ("i32", "i64")
+            listing = t in lists or (len(t.shape) == 1 and t.dtype in ("i32", "i64"))
             if t.role == "in" and not t.sparse and t.shape and not listing:
                 arg = self.args.get(t.name)
                 unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided

@@ -21,6 +21,7 @@ from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
 from tilewright.ops.statement import Statement
+from tilewright.ops.vendor import Product, vendor_product
 from tilewright.ops.views import derive_views
 from tilewright.runtime import build_c
 from tilewright.schedule.options import Setting, gather_registers
@@ -35,6 +36,10 @@ DEPTH = 64  # of one step of a product over blocks
 EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add up
 
 
+PRODUCT = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
+HALF_PRODUCT = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
+
+
 class Step(Statement):
     """A bound statement, ready to run on lists of tensors."""
 
@@ -45,6 +50,8 @@ class Step(Statement):
     def __call__(
         self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
     ) -> list[Tensor]:
+        if self.vendor is not None:
+            return [self.vendor(dict(zip(self.names, tensors, strict=False)))]
         if self.missing:
             tensors = [*tensors, *self.derive(tensors, ints)]
         outs: list[Tensor] | None = None
@@ -53,6 +60,13 @@ class Step(Statement):
             outs = piece.ready(ints, sizes).run(tensors, sizes, ints, floats, outs)
         assert outs is not None
         return outs
+
+    @cached_property
+    def vendor(self) -> Product | None:
+        """The library's product, where it serves: over lists on a CPU, else of whole operands."""
+        made = vendor_product(self.bound.program) if self.traced.vendor else None
+        served = made is not None and (self.backend == "c" or not made.listed)
+        return made if served else None
 
     def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> Ready:
         """The kernel for these sizes: found by the sizes that matter, else by their classes.
@@ -182,9 +196,12 @@ class Step(Statement):
         made = dict(given)
         span = self.span(sizes)
         if self.product is not None:
-            made = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3, **made}
+            made = {**(HALF_PRODUCT if self.half else PRODUCT), **made}
         elif self.nest.blocks:
             made.setdefault("width", max(16, feature_width(span, self.half)))
+            if not self.nest.reductions:
+                inside = max(int(b.hi.value) for b in self.nest.blocks)  # type: ignore[attr-defined]
+                made["width"] = max(16, min(made["width"], EDGE_TILE // ceil_pow2(inside)))
             whole = any(r.depth for r in self.nest.reductions) or "softmax" in str(self.traced)
             made.setdefault("whole", int(whole))
             if made["whole"]:
@@ -214,9 +231,11 @@ class Step(Statement):
                 r for r in self.nest.reductions if not r.variable and not r.constant and not r.depth
             ]
             if reduce:
-                extent = sizes.get(text(reduce[0].loop.hi), 64)
+                name = text(reduce[0].loop.hi)
+                told = name in self.widths  # other lengths are no part of a kernel's key
+                extent = sizes.get(name, 64) if told else EXACT
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
-                made["whole"] = int(extent <= made["width"])
+                made["whole"] = int(told and extent <= made["width"])
         if not self.nest.reductions and len(self.nest.free) > 1:
             made.setdefault("edges", max(1, EDGE_TILE // made["width"]))
         made.setdefault("rows", 8 if self.nest.rows is not None else 1)

@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from tilewright.analysis.domain import spatial
 from tilewright.formats.parts import Parts, part_of
 from tilewright.formats.storage import parts_of, stored_dims
 from tilewright.formats.structure import Structure
@@ -61,7 +60,7 @@ def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = (
     by_row, by_column = ("bsr", "bsc") if blocked else ("csr", "csc")
     s = traced.body[0]
     assert isinstance(s, coord.Assign)
-    held = set(spatial(s))
+    held = set(coord.spatial(s))
     names = (arg.name, *borrowers)
     for n in walk(s):
         if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:

@@ -25,12 +25,15 @@ from tilewright.language import functions as fn
 from tilewright.language.trace import Param, Traced, append, axes, nth, part, trace
 
 CHUNKS = 2048  # parts of an ordered list, at most; each looks at the counts of all before it
-SIZES = tuple(4**n for n in range(11))
+LARGEST = 4**10
 
 
 def chunk_of(candidates: int) -> int:
-    """How many of the outermost candidates make a part of an ordered list."""
-    return next(n for n in SIZES if -(-candidates // n) <= CHUNKS or n == SIZES[-1])
+    """How many of the outermost candidates make a part of an ordered list: a power of 4."""
+    made = 1  # torch.compile knows it: candidates are asked, not used
+    while -(-candidates // made) > CHUNKS and made < LARGEST:
+        made *= 4
+    return made
 
 
 @cache

@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tilewright.analysis.domain import spatial
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Tensor
+from tilewright.ir.coord import Axis, Index, Tensor, spatial
 from tilewright.ir.drive import held
 from tilewright.ir.expr import Buffer, Const, Load
 from tilewright.ir.node import substitute, transform, walk

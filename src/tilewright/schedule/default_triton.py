@@ -58,14 +58,41 @@ def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
 
 
 def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Scheduled:
-    m, n, k = (x.name if isinstance(x, Reduction) else x.var.name for x in product)
-    for name, key, size in ((m, "bm", 64), (n, "bn", 64)):
-        s = s.then("split", name, setting.get(key, size))
+    """Tiles of bm x bn, summed up bk at once; the inside of a group and of a listed tile is not cut further."""
+    m, n, k = product
+    for side, key in ((m, "bm"), (n, "bn")):
+        name, size = side.var.name, setting.get(key, 64)
+        if isinstance(side.hi, Const):
+            s = _inside(s, nest, side, size)
+            continue
+        s = s.then("split", name, size)
         s = s.then("kind", f"{name}_i", "lane")
         s = s.then("kind", f"{name}_o", "grid")
-    s = s.then("split", k, setting.get("bk", 32))
-    s = s.then("kind", f"{k}_i", "lane")
-    return s.then("swizzle", setting.get("group", 8))
+    s = _summed(s, nest, k, setting.get("bk", 32))
+    s = _rest_to_grid(s, nest)
+    grids = sum(x.kind == "grid" for x in loops(s.program))
+    return s.then("swizzle", setting.get("group", 8)) if grids > 1 else s
+
+
+def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:
+    """A side that is the inside of a tile: that of one, or of several which a list names one after the other."""
+    assert isinstance(side.hi, Const)
+    name, held = side.var.name, int(side.hi.value)
+    outer = nest.spatial[nest.spatial.index(side) - 1]
+    listed = outer in nest.free and side not in outer.body  # it is asked whether the tile counts
+    if listed and size // held > 1:
+        s = _several(s, outer.var.name, name, size // held)
+        return s.then("kind", f"{outer.var.name}_o", "grid")
+    return _cut(s, name, held, size, "grid")
+
+
+def _summed(s: Scheduled, nest: Nest, k: Reduction, bk: int) -> Scheduled:
+    """What a product sums up, bk at once: of a list of tiles, the insides of several."""
+    inner = next((r for r in nest.reductions if r.constant and r.folds == k.folds), None)
+    if inner is not None:
+        assert isinstance(inner.loop.hi, Const)
+        return _several(s, k.name, inner.name, max(1, bk // int(inner.loop.hi.value)))
+    return s.then("split", k.name, bk).then("kind", f"{k.name}_i", "lane")
 
 
 def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:

@@ -168,9 +168,13 @@ def block_product(nest: Nest) -> Reduction | None:
 
 
 def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
-    """(m, n, k) of a dense product: sum over k of a[.., m, k] * b[.., k, n]."""
+    """(m, n, k) of a dense product: sum over k of a[.., m, k] * b[.., k, n].
+
+    m, n and k may run over lists; of several loops on one side (a list of tiles, and the inside of one) the innermost
+    counts. One of m and n may be the inside of a group that has a list of its own, or of a listed tile.
+    """
     for r in nest.reductions:
-        if r.variable or r.constant or r.depth or len(r.folds) != 1:
+        if r.variable or r.constant or r.depth or len(r.folds) != 1 or _asks_memory(r.loop):
             continue
         fold = r.folds[0]
         if fold.monoid.name != "sum":
@@ -178,14 +182,22 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
         sides = _factors(fold.args[0])
         if len(sides) < 2:
             continue
-        only = [[s for s in nest.free if uses(f, s.var)] for f in sides if uses(f, r.loop.var)]
+        found = [x for x in nest.spatial if x in nest.free or x in nest.blocks]
+        enter = [f for f in sides if nest.enters(r.loop.var, f)]
+        only = [[x for x in found if nest.enters(x.var, f)] for f in enter]
         if len(only) == 2:
-            a = [s for s in only[0] if s not in only[1]]
-            b = [s for s in only[1] if s not in only[0]]
-            if len(a) == 1 and len(b) == 1:
-                m, n = sorted((a[0], b[0]), key=nest.spatial.index)
+            a = [x for x in only[0] if x not in only[1]]
+            b = [x for x in only[1] if x not in only[0]]
+            if a and b and any(x in nest.free for x in (*a, *b)):
+                m, n = sorted((a[-1], b[-1]), key=nest.spatial.index)
                 return m, n, r
     return None
+
+
+def _asks_memory(loop: Loop) -> bool:
+    """Whether what is inside a loop is done or not as memory says, entry by entry."""
+    asked = (n.cond for n in walk(loop.body) if isinstance(n, stmt.Guard))
+    return any(isinstance(n, Load) for c in asked for n in walk(c))
 
 
 def _factors(e: Expr) -> list[Expr]:

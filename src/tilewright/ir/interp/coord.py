@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, part_sizes
+from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, part_sizes, spatial
 from tilewright.ir.drive import held, key_of, lead, rank, rounds, rounds_of, stored, structure
 from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
@@ -85,14 +85,13 @@ class _Run(Maker):
 
     def assign(self, s: Any) -> None:
         values = [transform(e, _widen) for e in s.values]
-        named = (n for n in walk(tuple(t.indices for t in s.targets)) if isinstance(n, Index))
-        spatial = tuple(dict.fromkeys(named))
-        first = lead(s.targets, spatial)
-        first = lead(values, spatial) if first is None else first
+        todo = spatial(s)
+        first = lead(s.targets, todo)
+        first = lead(values, todo) if first is None else first
         self.listed = {n.index: n for n in s.listed}
         for turn in rounds((s.targets, tuple(values)), first):
             targets, exprs = turn.exprs
-            for env in self.over(spatial, self.start, turn.first):
+            for env in self.over(todo, self.start, turn.first):
                 for target, e in zip(targets, exprs, strict=True):
                     self.store(target, self.value(e, env), env, s)
 
@@ -138,9 +137,9 @@ class _Run(Maker):
 
     def named(self, of: coord.Listed, env: Env) -> Iterator[int]:
         """The values of a compacted axis, in the order of its list."""
-        room = self.sizes[of.place]
-        below = room if of.below is None else min(int(self.value(of.below, env)), room)
-        for p in range(below):
+        ends = [self.sizes[of.place]] if of.place in self.sizes else []
+        ends += [] if of.below is None else [int(self.value(of.below, env))]
+        for p in range(min(ends)):
             first = int(self.value(of.at, {**env, of.place: np.int64(p)})) * of.tile
             yield from range(first, min(first + of.tile, self.sizes[of.index]))
 

@@ -1,0 +1,79 @@
+"""tw.ops.masked_linear: a product by a weight of which a mask, made at run time, keeps some; for sparse training.
+
+y = masked_linear(x, w, mask, b)        # x @ (w * mask).T + b; forward and backward skip what is masked
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilewright.ops.index import Index
+from tilewright.ops.library import run
+from tilewright.ops.linear import check_operands
+from tilewright.ops.products import arguments, k_major, masked_product
+from tilewright.ops.sparse import check_dense
+from tilewright.support.errors import error
+from tilewright.support.places import public
+
+GROUP = 32  # rows, or columns, of w that share a list, where a mask is one of elements
+
+
+@public
+def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -> Tensor:
+    """x @ (w * mask).T + b. x: [..., k]; w: [n, k], dense; mask: booleans, [n, k] or one for each block of w
+
+    A mask of blocks has ceil(n / rows) x ceil(k / columns) elements; rows and columns follow from its shape. The
+    gradient of w is 0 where it is masked, and is not computed there: blocks of 16, 32, 64 or 128 as they are, otherwise
+    the k's of 32 n's (and the n's of 32 k's) where one is not masked. What is masked may hold anything. Nothing waits
+    for the device.
+
+    >>> y = masked_linear(x, w, magnitude > t)
+    """
+    where = "masked_linear(x, w, mask, b)"
+    check_operands(x, w, b, where)
+    rows, columns = _block(w, mask, where)
+    flat = x.reshape(-1, x.shape[-1])
+    needs = torch.is_grad_enabled() and x.requires_grad
+    if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
+        lists, name = _lists(mask, 1, needs), masked_product(height, width, width, height)
+    else:
+        whole = mask.repeat_interleave(rows, 0)[: w.shape[0]].repeat_interleave(columns, 1)
+        mask = whole[:, : w.shape[1]]
+        w = torch.where(mask, w, 0.0)
+        lists, name = _lists(mask, GROUP, needs), masked_product(GROUP, 1, GROUP, 1)
+        flat, w = k_major(flat), k_major(w)
+    y = run(*arguments(name, flat, w, lists))[0]
+    y = y if b is None else y + b
+    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def _as_it_is(size: int) -> int:
+    """A side of blocks that are multiplied as they are, else 0; torch.compile knows it then."""
+    for known in (16, 32, 64, 128):
+        if size == known:
+            return known
+    return 0
+
+
+def _lists(mask: Tensor, size: int, needs: bool) -> dict[str, Tensor]:
+    """The k's of each group of n's, and for a gradient of x the n's of each group of k's."""
+    by_n = Index.from_values(mask, (size, 1), grouped=True)
+    made = {"k_list": by_n.positions, "k_count": by_n.counts}
+    if needs:
+        by_k = Index.from_values(mask.t(), (size, 1), grouped=True)
+        made |= {"n_list": by_k.positions, "n_count": by_k.counts}
+    return made
+
+
+def _block(w: Tensor, mask: Tensor, where: str) -> tuple[int, int]:
+    """The rows and columns of w for each element of the mask."""
+    check_dense(where, "mask", mask, 2, w.device, "w", floating=False)
+    if mask.dtype != torch.bool:
+        raise error("dtype", where=where, name="mask", got=mask.dtype, expected="torch.bool")
+    made = [-(-n // max(m, 1)) for n, m in zip(w.shape, mask.shape, strict=True)]
+    fits = [m == -(-n // max(b, 1)) for n, m, b in zip(w.shape, mask.shape, made, strict=True)]
+    if not all(fits):
+        expected = f"{tuple(w.shape)}, or one element for each block of it"
+        raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
+    return made[0], made[1]

@@ -1,0 +1,89 @@
+"""What a product skips: the axis that runs over lists, and the lists, from whatever a caller says about an operand.
+
+In: values, a mask, lengths, an index. Out: `Pattern`, which multiplies. Nothing here waits for the device.
+
+    Pattern.detected(x, "rows").times(x, w)        # y = x @ w.T, without the rows of x that are all 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tilewright.ops.index import Index, last_of
+from tilewright.ops.library import run
+from tilewright.ops.products import arguments, k_major, listed_product
+from tilewright.schedule.options import Setting
+from tilewright.support.errors import error
+
+EXPECTED = "an index of rows, of columns, or of columns for each group of rows (grouped=True)"
+GROUP = 32  # rows that share a list of k's, where nobody says how many
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """axis: i, n or k of y[i, n] = sum(k, x[i, k] * w[n, k]). size: of the groups of rows that have their own lists."""
+
+    axis: str
+    positions: Tensor
+    counts: Tensor
+    tile: int = 1
+    size: int = 0
+    found: bool = False
+
+    def times(self, x: Tensor, w: Tensor) -> Tensor:
+        """x @ w.T over the lists. x: [rows, k]; w: [n, k]"""
+        return run(*self.call(x, w))[0]
+
+    def call(
+        self, x: Tensor, w: Tensor, setting: Setting | None = None
+    ) -> tuple[str, list[Tensor], list[int]]:
+        """What the registered operator gets."""
+        name = listed_product(self.axis, self.tile, self.size, self.found)
+        if self.axis == "k":
+            x, w = k_major(x), k_major(w)
+        lists = {f"{self.axis}_list": self.positions, f"{self.axis}_count": self.counts}
+        return arguments(name, x, w, lists, setting)
+
+    @staticmethod
+    def detected(x: Tensor, what: str) -> Pattern:
+        """From the values of x: its rows, or the k's of groups of them."""
+        if what == "k":
+            index = Index.from_values(k_major(x), (GROUP, 1), grouped=True)
+            return Pattern("k", index.positions, index.counts, 1, GROUP, True)
+        index = Index.from_values(x, (1, None))
+        return Pattern("i", index.positions, index.counts, found=True)
+
+    @staticmethod
+    def given(index: Index, x: Tensor, where: str) -> Pattern:
+        """From an index of x."""
+        (rows, k), counts, shape = index.tile, index.counts, index.shape
+        if index.ends is not None:
+            made, ok = (
+                Pattern("i", index.positions, last_of(index.ends)),
+                shape[0] * shape[1] == x.shape[0],
+            )
+        elif index.positions.dim() == 2:
+            assert rows is not None and k is not None
+            made = Pattern("k", index.positions, counts, k, rows)
+            ok = tuple(shape) == tuple(x.shape)
+        elif k is None:
+            assert rows is not None
+            made, ok = Pattern("i", index.positions, counts, rows), shape[0] == x.shape[0]
+        elif rows is None:
+            made, ok = Pattern("k", index.positions, counts, k), shape[1] == x.shape[1]
+        else:
+            raise error("argument", where=where, name="sparse", got=index, expected=EXPECTED)
+        if not ok:
+            expected = f"an index of {tuple(x.shape)}"
+            raise error("shape", where=where, name="sparse", got=tuple(shape), expected=expected)
+        check_device(index.positions, x, where)
+        return made
+
+
+def check_device(sparse: Tensor, x: Tensor, where: str) -> None:
+    if sparse.device != x.device:
+        raise error(
+            "device", where=where, name="sparse", got=sparse.device, other="x", expected=x.device
+        )

@@ -1,0 +1,108 @@
+"""A product by the machine's own library: what a list names is gathered, multiplied by torch, and scattered.
+
+In: the stage I program of a product that asks for it (`Traced.vendor`). Out: a function of tensors. On a CPU it serves
+products over lists too; on a GPU only those of whole operands, since counts are known there to the device alone.
+
+    y[i, n] = sum(k, x[i, k] * w[n, k]), i = listed(i_list[p], place=p, below=i_count[0])
+ -> rows = i_list[:i_count]; y = zeros; y[rows] = x[rows] @ w.T
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tilewright.ir.coord import Assign, Index, Listed, Program, Reduce
+from tilewright.ir.expr import Bin, Load
+from tilewright.ops.dtypes import TORCH
+
+Axes = tuple[Index, Index]
+WHOLE = slice(None)
+
+
+def vendor_product(p: Program) -> Product | None:
+    """The product that a program is, if it is one."""
+    s = p.body[0]
+    if len(p.body) != 1 or not isinstance(s, Assign) or len(s.listed) > 1:
+        return None
+    match s.values[0]:
+        case Reduce(sum_, (k,), (Bin("*", Load() as a, Load() as b),)) if sum_.name == "sum":
+            m, n = (
+                tuple(ix for ix in t.indices if isinstance(ix, Index) and ix is not k)
+                for t in (a, b)
+            )
+            if len(a.indices) == len(b.indices) == 2 and len(m) == len(n) == 1:
+                return Product(s.targets[0], a, b, (m[0], n[0]), k, s.listed)
+    return None
+
+
+@dataclass(frozen=True)
+class Product:
+    """out = sum(k, a * b): axes m, of a, and n, of b, are left; at most one axis runs over lists."""
+
+    out: Load
+    a: Load
+    b: Load
+    axes: Axes
+    k: Index
+    listed: tuple[Listed, ...]
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The output, from the operands and the lists by name."""
+        m, n = self.axes
+        a = self.operand(tensors, self.a, (m, self.k))
+        b = self.operand(tensors, self.b, (self.k, n))
+        y = self.over(a, b, self.listed[0], tensors) if self.listed else torch.mm(a, b)
+        return y if self.out.indices == self.axes else y.t().contiguous()
+
+    def operand(self, tensors: Mapping[str, Tensor], of: Load, axes: Axes) -> Tensor:
+        t = tensors[of.buffer.name].detach().to(TORCH[self.out.buffer.dtype])
+        return t if of.indices == axes else t.t()
+
+    def over(self, a: Tensor, b: Tensor, of: Listed, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Group by group, each with its list."""
+        assert of.below is not None
+        lists, counts = tensors[of.at.buffer.name], tensors[of.below.buffer.name].tolist()
+        lists = lists.reshape(len(counts), -1)
+        size = dict(zip((*self.axes, self.k), (a.shape[0], b.shape[1], b.shape[0]), strict=True))
+        if of.index is self.k and sum(counts) > b.shape[0]:
+            b = b.contiguous()  # each row of it is picked more than once
+        y = a.new_zeros(a.shape[0], b.shape[1])
+        for g, count in enumerate(counts):
+            at = _spread(lists[g, :count], of.tile, size[of.index])
+            rows, columns = (_part(ix, g) for ix in self.axes)
+            self.part(y[rows, columns], a[rows], b[:, columns], of.index, at)
+        return y
+
+    def part(self, y: Tensor, a: Tensor, b: Tensor, listed: Index, at: Tensor) -> None:
+        """One part of the output, over what one list names."""
+        if listed is self.k:
+            y.copy_(torch.mm(_pick(a, 1, at), _pick(b, 0, at)))
+        elif listed is self.axes[0]:
+            y.index_copy_(0, at, torch.mm(_pick(a, 0, at), b))
+        else:
+            y.index_copy_(1, at, torch.mm(a, _pick(b, 1, at)))
+
+
+def _part(ix: Index, g: int) -> slice:
+    """The values of an axis that belong to a group."""
+    return WHOLE if ix.within is None else slice(g * ix.within[1], (g + 1) * ix.within[1])
+
+
+def _spread(places: Tensor, tile: int, size: int) -> Tensor:
+    """All values of an axis that the entries of a list stand for."""
+    places = places.long()
+    if tile == 1:
+        return places
+    made = (places[:, None] * tile + torch.arange(tile, device=places.device)).reshape(-1)
+    return made[made < size]
+
+
+def _pick(t: Tensor, dim: int, at: Tensor) -> Tensor:
+    """Some rows or columns, picked where memory is contiguous."""
+    if t.t().is_contiguous():
+        return t.t().index_select(1 - dim, at).t()
+    return t.index_select(dim, at)

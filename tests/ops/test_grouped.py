@@ -1,0 +1,122 @@
+"""Tokens by the weights of the experts that they chose, against a loop over all choices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ops.matrices import randn
+from ops.places import Place
+from semantics.stages import STAGES, run_step
+from torch import Tensor
+
+import tilewright as tw
+from tilewright.ops import grouped_matmul
+from tilewright.ops.backend import backend
+from tilewright.ops.entry import Entry
+from tilewright.ops.grouped_matmul import _call, expert_tiles, tile_of
+
+# tokens, slots, experts, k, n, and which ids: all, with some that name no expert, one expert only
+CASES = {
+    "some": (13, 2, 4, 9, 7, (-1, 4)),
+    "tiles": (40, 3, 2, 17, 20, (0, 2)),
+    "one slot": (11, 1, 3, 5, 6, (0, 3)),
+    "one expert": (20, 2, 5, 5, 6, (2, 3)),
+    "none": (6, 2, 3, 5, 6, (-1, 0)),
+    "no tokens": (0, 2, 3, 5, 6, (0, 3)),
+}
+
+
+def drawn(name: str, where: Place, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    tokens, slots, experts, k, n, ids = CASES[name]
+    g = torch.Generator().manual_seed(len(name))
+    shapes = ((tokens, k), (experts, k, n), (tokens, slots))
+    made = [randn(*s, seed=k, dtype=dtype, device=where.device) for k, s in enumerate(shapes)]
+    return [*made, torch.randint(*ids, (tokens, slots), generator=g).to(where.device)]
+
+
+def right(x: Tensor, w: Tensor, gates: Tensor, ids: Tensor) -> Tensor:
+    """[tokens, slots, n], before gates."""
+    whole = torch.cat([w, torch.zeros_like(w[:1])])
+    ids = torch.where((ids < 0) | (ids >= len(w)), len(w), ids)
+    return torch.einsum("tk,tskn->tsn", x, whole[ids])
+
+
+def gradients(y: Tensor, *of: Tensor) -> list[Tensor]:
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), of)]
+
+
+@pytest.mark.parametrize("gated", [True, False], ids=["gated", "plain"])
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_gradients(name: str, gated: bool, where: Place) -> None:
+    x, w, gates, ids = drawn(name, where)
+    x, w, gates = (t.requires_grad_() for t in (x, w, gates))
+    index = tw.Index.from_choices(ids, len(w))
+    of = (x, w, gates) if gated else (x, w)
+    got = gradients(grouped_matmul(x, w, index, weights=gates if gated else None), *of)
+    whole = right(x, w, gates, ids)
+    want = gradients((whole * gates[..., None]).sum(1) if gated else whole, *of)
+    for a, e in zip(got, want, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_dtype(dtype: torch.dtype, where: Place) -> None:
+    if where.slow and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
+    x, w, gates, ids = drawn("tiles", where, dtype)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    got = gradients(grouped_matmul(x, w, tw.Index.from_choices(ids, len(w))), x, w)
+    x, w = (t.detach().double().requires_grad_() for t in (x, w))
+    want = gradients(right(x, w, gates, ids), x, w)
+    tolerance = {torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    for a, e in zip(got, want, strict=True):
+        assert a.dtype == dtype
+        scale = float(e.abs().max())
+        torch.testing.assert_close(a.double() / scale, e / scale, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_stage(stage: str) -> None:
+    x, w, gates, ids = drawn("some", Place("c"))
+    back = "c" if stage == "for-c" else "triton"
+    with backend(back):
+        text, held, ints = _call(x, w, tw.Index.from_choices(ids, len(w)))
+        got = run_step(stage, Entry(text, back).steps[0], held, ints, [])["y"]
+    want = right(x, w, gates, ids).reshape(got.shape)
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_tiles(size: int) -> None:
+    """Every place of an expert is in one tile of it; there is room for the worst."""
+    ids = torch.tensor([0] * 40 + [2] * 16 + [3] + [-1] * 3)[:, None]
+    index = tw.Index.from_choices(ids, 5)
+    made = expert_tiles(index, size)
+    found: dict[int, list[int]] = {}
+    for places, owner, fill in zip(made["places"], made["owner"], made["fill"], strict=True):
+        found.setdefault(int(owner), []).extend(places[: int(fill)].tolist())
+    assert {e: p for e, p in found.items() if p} == {
+        e: p.tolist() for e, p in enumerate(index.compact()) if len(p)
+    }
+    assert [tile_of(n, 4) for n in (1, 127, 128, 300, 10**6)] == [16, 16, 32, 64, 128]
+
+
+REFUSED = {
+    "tokens": (lambda x, w, i: grouped_matmul(x[:2], w, i), "as many as the index has tokens"),
+    "experts": (lambda x, w, i: grouped_matmul(x, w[:1], i), "experts and columns of x"),
+    "index": (lambda x, w, i: grouped_matmul(x, w, i.positions), "from_choices"),
+    "weights": (
+        lambda x, w, i: grouped_matmul(x, w, i, weights=torch.ones(3, 3)),
+        "one for each choice",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    x, w, _, ids = drawn("some", Place("c"))
+    action, told = REFUSED[name]
+    with pytest.raises(tw.TilewrightError) as why:
+        action(x, w, tw.Index.from_choices(ids, len(w)))
+    assert told in str(why.value)
