@@ -47,7 +47,7 @@ def main() -> int:
         os.environ["TILEWRIGHT_CACHE"] = folder
         if given.cross:
             return run(given, "cross")
-        bad = max(run(given, "draws"), lists(given))
+        bad = max(run(given, "draws"), patterns(given, "lists"), patterns(given, "products"))
         return max(run(given, "cross"), bad) if given.part > 0 else bad
 
 
@@ -67,14 +67,15 @@ def count_cases() -> int:
     return len(cases())
 
 
-def lists(given: argparse.Namespace) -> int:
-    """Detectors on drawn patterns."""
-    from fuzz.lists import run
+def patterns(given: argparse.Namespace, what: str) -> int:
+    """Detectors (lists), or products over lists, on drawn patterns."""
+    from importlib import import_module
 
-    began, wrong = time.perf_counter(), list(run(given.lists, given.seed))
+    count, began = getattr(given, what), time.perf_counter()
+    wrong = list(import_module(f"fuzz.{what}").run(count, given.seed))
     print(*wrong, sep="\n", end="\n" if wrong else "")
     seconds = time.perf_counter() - began
-    print(f"seed {given.seed}: {given.lists} lists in {seconds:.0f} s, {len(wrong)} wrong")
+    print(f"seed {given.seed}: {count} {what} in {seconds:.0f} s, {len(wrong)} wrong")
     return int(bool(wrong))
 
 
@@ -84,6 +85,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--draws", type=int, default=10, help="draws of inputs for each program")
     made.add_argument("--lists", type=int, default=10000, help="draws of patterns for detectors")
+    made.add_argument("--products", type=int, default=2000, help="draws of products over lists")
     made.add_argument("--jobs", type=int, default=2)
     made.add_argument("--triton", type=float, default=SHARE, help="share of Triton's interpreter")
     made.add_argument("--cross", action="store_true", help="the cross product only, all of it")

@@ -80,6 +80,8 @@ def call(name: str, x: Tensor, kept: Tensor) -> tuple[str, list[Tensor]]:
 @pytest.mark.parametrize("kind", ["some", "none", "all", "one"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str, kind: str, where: Place) -> None:
+    if where.slow and kind in ("none", "all"):
+        pytest.skip("enough of Triton's interpreter")
     x = torch.randn(23, 19, device=where.device)
     kept = torch.full((23,), kind == "all", device=where.device)
     if kind == "some":

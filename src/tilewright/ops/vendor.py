@@ -66,7 +66,7 @@ class Product:
         """Group by group, each with its list."""
         assert of.below is not None
         lists, counts = tensors[of.at.buffer.name], tensors[of.below.buffer.name].tolist()
-        lists = lists.reshape(len(counts), -1)
+        lists = lists if lists.dim() == 2 else lists[None]
         size = dict(zip((*self.axes, self.k), (a.shape[0], b.shape[1], b.shape[0]), strict=True))
         if of.index is self.k and sum(counts) > b.shape[0]:
             b = b.contiguous()  # each row of it is picked more than once
