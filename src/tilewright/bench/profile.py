@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +165,8 @@ def _steps(
 ) -> tuple[float, float]:
     """Microseconds of a step on one multiprocessor, and of the start, from two depths."""
     a, b = (_us(device, make(*_operands(device, dtype, sizes, k))) for k in sizes.depths)
-    even = (sizes.side / t.bm) * (sizes.side / t.bn) / cores
-    steps = [even * k / t.bk for k in sizes.depths]
+    waves = ceil((sizes.side / t.bm) * (sizes.side / t.bn) / cores)
+    steps = [waves * k / t.bk for k in sizes.depths]
     step = max((b - a) / (steps[1] - steps[0]), LEAST)
     return step, max(a - steps[0] * step, LEAST)
 
