@@ -45,6 +45,7 @@ _PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
 APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
 _TOKEN = {"//": "/"}
+EVERY = ("any", "all")
 _LAZY = {"&": "&&", "|": "||"}
 
 
@@ -84,6 +85,9 @@ class _Printer:
         self.inline: dict[Any, Expr] = {}
         self.begun: dict[Var, int] = {}
         self.names = Names()
+        held = {b.name for b in p.buffers} | {v.name for v in walk(p.body) if isinstance(v, Var)}
+        for name in held:
+            self.names.fresh(name)
         self.parallel = False
 
     # --- statements -------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ class _Printer:
                 at, v = self.full(at), self.full(v)
                 lines = self.atomic(op, b, self.expr(at), self.expr(v))
                 return self.over(self.sorted(lanes_of((at, v), self.table)), lines, guards)
-            case stmt.Append() if s.shared and s.at is None:
+            case stmt.Append() if s.at is None:
                 return self.append(s, lanes, guards)
             case stmt.Prefetch(b, (at,)):
                 at = substitute(self.full(at), {v: Const(0, "i64") for v in self.extents})
@@ -201,12 +205,15 @@ class _Printer:
         return [f"if ({self.expr(c)}) {{", *_in(inside), "}"]
 
     def append(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
-        """Count what a tile keeps, take as many places at once, fill them."""
+        """Fill places one after the other; of a shared list, count what a tile keeps and take as many at once."""
         where, value, group, slot = (self.full(e) for e in (s.where, s.value, s.group, s.slot))
         kept, at = self.names.fresh("kept"), self.names.fresh("at")
         counter = f"{s.count.name}[{self.expr(group)}]"
         place = f"{s.list.name}[{self.expr(slot + Var(at))}]"
         count, fill = f"{kept} += 1;", [f"{place} = {self.expr(value)};", f"{at} += 1;"]
+        if not s.shared:
+            filled = self.over(lanes, fill, (*guards, where))
+            return [f"int64_t {at} = {counter};", *filled, f"{counter} = {at};"]
         return [
             f"int64_t {kept} = 0, {at};",
             *self.over(lanes, [count], (*guards, where)),
@@ -295,6 +302,10 @@ class _Printer:
         line = f"{self.name(v)} = {self.expr(made)};"
         if m.name == "sum" and isinstance(made, Bin) and made.a is v:
             line = f"{self.name(v)} += {self.expr(made.b)};"
+        if (
+            mine and m.name in EVERY and isinstance(made, Bin) and made.a is v
+        ):  # no branch in vectors
+            line = f"{self.name(v)} {made.op}= {self.expr(made.b)};"
         simd = m.name == "sum" and folded and not mine
         pragma = [f"#pragma omp simd reduction(+:{v.name})"] if simd else []
         return [*pragma, *self.over((*folded, *mine), [line], guards)]

@@ -18,14 +18,20 @@ from torch import Tensor
 
 from tilewright.language.trace import trace
 from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.backend import backend_of
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
+from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.detect import choices, chunk_of, lengths, tiles
+from tilewright.schedule.options import COptions
 from tilewright.support.errors import error
 from tilewright.support.places import public
 
 MOST = 1 << 31
+FEW = pack(
+    COptions(grain=4).setting
+)  # groups, each with much to look at, that a thread takes at once
 Tile = tuple[int | None, int | None]
 
 
@@ -216,8 +222,9 @@ def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
 
 
 def _run(name: str, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
-    args = tuple(dense_arg(n, t) for n, t in inputs.items())
-    return run(program_text(name, args), list(inputs.values()), [], floats)
+    args, held = tuple(dense_arg(n, t) for n, t in inputs.items()), list(inputs.values())
+    ints = [FEW] if backend_of(held[0].device) == "c" else []
+    return run(program_text(name, args), held, ints, floats)
 
 
 def _product(sizes: tuple[int, ...]) -> int:

@@ -68,8 +68,10 @@ class Product:
         lists, counts = tensors[of.at.buffer.name], tensors[of.below.buffer.name].tolist()
         lists = lists if lists.dim() == 2 else lists[None]
         size = dict(zip((*self.axes, self.k), (a.shape[0], b.shape[1], b.shape[0]), strict=True))
-        if of.index is self.k and sum(counts) > b.shape[0]:
-            b = b.contiguous()  # each row of it is picked more than once
+        if of.index is self.k and sum(counts) * of.tile > b.shape[0]:
+            # each k of the side that has no groups is picked more than once: where memory is contiguous
+            a = a if self.axes[1].within is None else a.t().contiguous().t()
+            b = b if self.axes[0].within is None else b.contiguous()
         y = a.new_zeros(a.shape[0], b.shape[1])
         for g, count in enumerate(counts):
             at = _spread(lists[g, :count], of.tile, size[of.index])

@@ -9,7 +9,7 @@ In: an unscheduled stage III program with an append. Out: a scheduled one with i
 from __future__ import annotations
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Const, const
+from tilewright.ir.expr import Const, Load, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import lanes_of, value_lanes
@@ -18,7 +18,14 @@ from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried
 from tilewright.schedule.options import Setting
 from tilewright.schedule.record import Scheduled
-from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_steady, nest_of
+from tilewright.schedule.shape import (
+    Nest,
+    Reduction,
+    bounds_another,
+    is_steady,
+    is_unit,
+    nest_of,
+)
 
 CELLS = 2048  # elements that a tile of a detector holds
 SPAN = 256  # of them, along a reduction over a whole dimension
@@ -82,14 +89,24 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, room: int) -> tuple[Sched
     return s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane"), size
 
 
+def _strided(p: flat.Program, candidates: Loop) -> bool:
+    """Whether what is reduced for a candidate lies apart in memory, and that of its many neighbours side by side."""
+    nest = nest_of(p)
+    if isinstance(candidates.hi, Const):
+        return False
+    loads = [n for r in nest.reductions for n in walk(r.loop.body) if isinstance(n, Load)]
+    return any(is_unit(candidates.var, n.indices[0]) for n in loads)
+
+
 def append_c(p: flat.Program, s: stmt.Append) -> Scheduled:
     """Threads over groups, each list in order; or threads over candidates that share a list."""
     last = [x for x in _around(p, s) if is_steady(x) and not uses(s.group, x.var)][-1:]
     made = Scheduled(p)
-    if s.shared and last and nest_of(p).fits_lanes(last[0]):
+    tiled = bool(last) and nest_of(p).fits_lanes(last[0]) and (s.shared or _strided(p, last[0]))
+    if tiled:
         name = last[0].var.name
         made = made.then("split", name, THREAD_TILE).then("kind", f"{name}_i", "lane")
-    if not s.shared:
+    if not s.shared and not tiled:
         made = made.then("carry")
     top = made.program.body[0] if len(made.program.body) == 1 else None
     while isinstance(top, Loop) and is_steady(top) and not carried(top):
