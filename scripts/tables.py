@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dynamic_tables
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 OPEN, CLOSE = "<!-- results -->", "<!-- /results -->"
@@ -424,8 +426,15 @@ def page() -> str:
         "",
         *peers_table("cpu_sddmm", ("torch", "numba")),
         "",
+        *dynamic(),
     ]
     return "\n".join(parts)
+
+
+def dynamic() -> list[str]:
+    """Of each machine whose file is there."""
+    names = [n for n in dynamic_tables.TITLES if (RESULTS / f"{n}.json").exists()]
+    return [line for n in names for line in dynamic_tables.page(n, load(n), machine(n))]
 
 
 def readme(text: str) -> str:

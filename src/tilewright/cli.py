@@ -3,6 +3,7 @@
 tilewright demo [--out DIR]      what the package does, in a minute
 tilewright bench SUITE ...       measurements; `tilewright bench --help`
 tilewright tune ACTION ...       measured plans: run, list, show, clear
+tilewright profile               what tiles take on this machine, for choices of dynamic sparsity
 tilewright env                   versions, back ends, cache folder, knobs
 tilewright code NAME             every stage of an operator on a small example
 tilewright resume FILE           the stages that follow the one in a file, which may be edited
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright import bench, driver
-from tilewright.bench import tuning
+from tilewright.bench import profile, tuning
 from tilewright.schedule.record import parse_steps
 from tilewright.support.errors import TilewrightError, error
 from tilewright.view import demo, environment, samples, stages
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("bench", help="measurements beside peers", add_help=False)
     commands.add_parser("tune", help="measured plans: run, list, show, clear", add_help=False)
+    commands.add_parser("profile", help="what tiles take on this machine", add_help=False)
     return made
 
 
@@ -57,6 +59,8 @@ def run(argv: Sequence[str]) -> int:
         return bench.main(list(argv[1:]))
     if argv[:1] == ["tune"]:
         return tuning.main(list(argv[1:]))
+    if argv[:1] == ["profile"]:
+        return profile.main(list(argv[1:]))
     args = parser().parse_args(argv)
     if args.command == "demo":
         return demo.main(args.out, demo.TINY if args.tiny else None)

@@ -24,6 +24,7 @@ import triton
 import tilewright as tw
 from tilewright import driver
 from tilewright.ops.backend import backend
+from tilewright.ops.families import FAMILIES
 from tilewright.runtime import build_triton
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -150,6 +151,14 @@ def block_product(size: int, dtype: torch.dtype, columns: int = 512) -> Callable
     return go
 
 
+def found_blocks(dtype: torch.dtype) -> Callable[[], Any]:
+    def go() -> None:
+        x, blocks = torch.ones(256, 512, dtype=dtype), FAMILIES["blocks"]
+        blocks.run(x, torch.ones(512, 512, dtype=dtype), blocks.detect(x))
+
+    return go
+
+
 def heads(prepared: bool) -> tw.SparseTensor:
     A = graph(F32, prepared)
     return A.with_values(torch.ones(A.nnz, 4))
@@ -269,6 +278,7 @@ CASES: dict[str, Callable[[], Any]] = {
     **{f"blocks-{b}-bf16": blocks(b, BF16) for b in (16, 32, 64)},
     "blocks-32-f32": blocks(32, F32),
     "blocks-64x16-four-bf16": blocks(16, BF16, 64, {"blocks": 4, "width": 128, "outer": 1}),
+    **{f"found-blocks-{n}": found_blocks(d) for n, d in (("bf16", BF16), ("f32", F32))},
     "two-structures-dense": lambda: product(graph(F32), graph(F32)),
     "two-structures-sparse": lambda: graph(F32) @ graph(F32),
     "two-structures-sum": lambda: graph(F32) + graph(F32),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tilewright.bench import attention, bsr, formats, pruned, regret, rows, sddmm, spmm
+from tilewright.bench import attention, bsr, dynamic, formats, pruned, regret, rows, sddmm, spmm
 from tilewright.bench.suite import DTYPES, Options, Run
 from tilewright.support.errors import error
 
@@ -23,6 +23,7 @@ SUITES = {
     "regret": regret.measured,
     "bsr": bsr.measure,
     "pruned": pruned.measure,
+    "dynamic": dynamic.measure,
 }
 
 

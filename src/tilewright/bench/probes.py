@@ -93,6 +93,24 @@ def rows_matmul(
     return lambda: probe.rows_matmul[grid](*args, **named, num_stages=setting["stages"]), out
 
 
+def k_matmul(
+    probe: ModuleType,
+    x_t: Tensor,
+    ends: Tensor,
+    columns: Tensor,
+    weight_t: Tensor,
+    setting: dict[str, Any],
+) -> tuple[Launch, Tensor]:
+    """out = x @ weight_t over the columns listed for each bm rows; x_t: [k, rows], weight_t: [k, n]"""
+    m, n = x_t.shape[1], weight_t.shape[1]
+    out = torch.empty(m, n, dtype=x_t.dtype, device=x_t.device)
+    named = {"BM": setting["bm"], "BN": setting["bn"], "BK": setting["bk"]}
+    named |= {"num_warps": setting["warps"], "num_stages": setting["stages"]}
+    grid = (n // setting["bn"], m // setting["bm"])
+    args = x_t, ends, columns, weight_t, out, m, n
+    return lambda: probe.k_matmul[grid](*args, **named), out
+
+
 def attention(
     probe: ModuleType,
     qkv: tuple[Tensor, Tensor, Tensor],

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
+from tilewright.ops import dynamic
 from tilewright.ops.arithmetic import add, multiply
 from tilewright.ops.arithmetic import matmul as sparse_matmul
 from tilewright.ops.attention import attention
@@ -40,6 +41,7 @@ __all__ = [
     "Index",
     "attention",
     "bsr_matmul",
+    "dynamic",
     "einsum",
     "grouped_matmul",
     "linear",

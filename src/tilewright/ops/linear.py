@@ -29,7 +29,7 @@ from tilewright.support.errors import error
 from tilewright.support.places import public
 
 EXPECTED = (
-    "'rows', 'k', row numbers, a boolean mask over the rows, lengths of a batch [batch, length, k], "
+    "'auto', 'rows', 'k', row numbers, a boolean mask over the rows, lengths of a batch [batch, length, k], "
     "or a tw.Index"
 )
 
@@ -50,6 +50,8 @@ _TEXTS: dict[object, str] = {}
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None) -> Tensor:
     """y = x @ w.T + b, of which only what `sparse` names is computed. x: [..., k]; w: [n, k]
 
+    "auto": dense, or whatever of the following is expected to pay, from what earlier calls found (`linear.auto`).
+
     "rows": rows of x that are not all 0; "k": for each 32 rows of x, the k's where one of them is not 0. Both are found
     on the device, and change nothing: y and all gradients are those of the whole product.
 
@@ -64,6 +66,9 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None)
     where = "linear(x, w, b, sparse=...)"
     if sparse is None:
         return torch.nn.functional.linear(x, w, b)
+    if isinstance(sparse, str) and sparse == "auto":
+        made: Tensor = linear.auto(x, w, b)  # type: ignore[attr-defined]
+        return made
     check_operands(x, w, b, where)
     flat = x.reshape(-1, x.shape[-1])
     y = _product(flat, w, sparse, x, where)

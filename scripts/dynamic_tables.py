@@ -1,0 +1,96 @@
+"""Tables of dynamic sparsity for docs/results.md, from what `tilewright bench dynamic` wrote. Used by tables.py.
+
+page("h200_dynamic", held)      # lines of Markdown; held: the file as read
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+TITLES = {
+    "h200_dynamic": "Zeros found in each call, on the H200",
+    "cpu_dynamic": "Zeros found in each call, on the CPU",
+}
+Row = dict[str, Any]
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def page(name: str, held: dict[str, Any], machine: str) -> list[str]:
+    rows = [r for r in held["rows"] if r["kind"] == "product"]
+    found = [r for r in held["rows"] if r["kind"] == "detection"]
+    picture = PICTURES / f"{name}.png"
+    shown = [f"![times over density]({picture.parent.name}/{picture.name})", ""]
+    return [
+        f"## {TITLES[name]}",
+        "",
+        "`y = x @ w.T`; zeros of x come in micro-tiles of a granularity. Times have detection inside; each entry is",
+        "milliseconds of the best family, over dense torch, and the family that was chosen without trying.",
+        "",
+        f"{machine}; {held['summary']['clock']}; tile costs {held['summary']['tiles']}",
+        "",
+        *(shown if picture.exists() else []),
+        *shapes(rows),
+        "Density up to which dense is beaten, at the first shape:",
+        "",
+        *even(held["summary"]["break_even"]),
+        "",
+        "Detection alone, milliseconds, 5 % of micro-tiles hold something:",
+        "",
+        *detection(found),
+        "",
+        "The time of the chosen family over that of the best (dense among them), constants fitted without the shape:",
+        "",
+        *regret(held["summary"]["regret"]),
+        "",
+    ]
+
+
+def shapes(rows: list[Row]) -> list[str]:
+    """A table for each shape and dtype: granularities by sparsity."""
+    made: list[str] = []
+    for shape, dtype in dict.fromkeys((r["shape"], r["dtype"]) for r in rows):
+        mine = [r for r in rows if (r["shape"], r["dtype"]) == (shape, dtype)]
+        sparsities = sorted({r["sparsity"] for r in mine})
+        at = {(r["granularity"], r["sparsity"]): r for r in mine}
+        lines = [
+            [g, *(cell(at.get((g, s))) for s in sparsities)]
+            for g in dict.fromkeys(r["granularity"] for r in mine)
+        ]
+        dense = sorted(r["dense_ms"] for r in mine)[len(mine) // 2]
+        head = [f"{shape} {dtype}, dense {dense:.3f}", *(f"{s:.0%} zeros" for s in sparsities)]
+        made += [*table(head, lines), ""]
+    return made
+
+
+def cell(r: Row | None) -> str:
+    if r is None:
+        return "-"
+    return f"{r['best_ms']:.3f}, {r['over_dense']:.2f}x, {r.get('auto', '-')}"
+
+
+def even(found: dict[str, float | None]) -> list[str]:
+    cells = ["never" if d is None else f"{d:.2f}" for d in found.values()]
+    return table(list(found), [cells])
+
+
+def detection(rows: list[Row]) -> list[str]:
+    names = ("ordered_ms", "any_order_ms", "torch_ms")
+    lines = [[r["granularity"], *(f"{r[n]:.4f}" for n in names)] for r in rows]
+    return table(["micro-tile", "in order", "in any order", "torch"], lines)
+
+
+def regret(found: dict[str, dict[str, Any]]) -> list[str]:
+    lines = [
+        [name, str(s["cases"]), *("-" if s[k] is None else f"{s[k]:.2f}" for k in KEYS)]
+        for name, s in found.items()
+    ]
+    return table(["best is", "cases", "right", "mean", "95th percentile", "worst"], lines)
+
+
+KEYS = ("right", "mean", "p95", "worst")

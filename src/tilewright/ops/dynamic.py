@@ -1,0 +1,176 @@
+"""y = x @ w.T + b over zeros of x that change from call to call: dense, or the family that suits them.
+
+In: x [..., k], w [n, k], b [n]. `auto` chooses (`pit/choice.py`) between torch's dense product and the families of
+`ops/families.py`, from what earlier calls of the same sizes found. Out: y, with the gradients of the dense product:
+a value that is 0 has one too.
+
+    y = tw.linear.auto(x, w, b)
+    print(tw.linear.auto.explain(x, w))       # what such calls use now, and why
+
+All families are looked for in the first call and in every 32nd after it; the one in use tells what it found each
+time. On a GPU the numbers arrive while later calls run, so the first calls are dense.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tilewright.ops.backend import backend_of, cpu_backend
+from tilewright.ops.dtypes import name_of
+from tilewright.ops.families import FAMILIES, Family
+from tilewright.ops.index import Index
+from tilewright.ops.library import plainly, wants_grad
+from tilewright.ops.linear import linear
+from tilewright.ops.sparse import check_dense
+from tilewright.pit.choice import Chooser, Site
+from tilewright.pit.tiles import Costs, costs_of, estimated
+from tilewright.pit.watch import Watch
+from tilewright.support.errors import error
+from tilewright.support.places import public
+from tilewright.tune.machine import device_name, machine_of
+
+
+@public
+def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """y = x @ w.T + b, skipping zeros of x where that is expected to pay.
+
+    x: [..., k]; w: [n, k]; b: [n]. A family does not multiply what is 0 in x, whatever w holds there. Inside
+    torch.compile, under autocast and transforms the product is dense; a CUDA graph keeps what was chosen before.
+
+    >>> y = auto(torch.relu(h), w, b)
+    """
+    _check(x, w, b)
+    if x.numel() == 0 or w.numel() == 0 or not _ordinary(x, w):
+        return functional.linear(x, w, b)
+    flat = x.reshape(-1, x.shape[-1])
+    chosen = _chosen(flat.detach(), w)
+    if chosen is None:
+        return functional.linear(x, w, b)
+    multiply = _Product.apply if wants_grad((x, w)) else _multiply
+    y = multiply(flat, w, *chosen).view(*x.shape[:-1], w.shape[0])
+    return y if b is None else y + b
+
+
+@public
+def explain(x: Tensor, w: Tensor) -> str:
+    """What calls of these sizes use now, and why."""
+    _check(x, w, None)
+    return CHOOSER.explain(_place(x.reshape(-1, x.shape[-1]), w).site)
+
+
+auto.explain = explain  # type: ignore[attr-defined]
+linear.auto = auto  # type: ignore[attr-defined]
+
+
+def _ordinary(x: Tensor, w: Tensor) -> bool:
+    return plainly((x, w)) and not torch.is_autocast_enabled(x.device.type)
+
+
+def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
+    where = "linear.auto(x, w, b)"
+    rank = max(x.dim(), 1) if isinstance(x, Tensor) else 2
+    check_dense(where, "x", x, rank, getattr(x, "device", torch.device("cpu")), "x")
+    check_dense(where, "w", w, 2, x.device, "x")
+    if w.shape[1] != x.shape[-1]:
+        expected = f"{x.shape[-1]} columns, as many as x"
+        raise error("shape", where=where, name="w", got=tuple(w.shape), expected=expected)
+    if b is not None:
+        check_dense(where, "b", b, 1, x.device, "x")
+        if b.shape[0] != w.shape[0]:
+            expected = f"{w.shape[0]} entries"
+            raise error("shape", where=where, name="b", got=tuple(b.shape), expected=expected)
+    for name, t in (("w", w), ("b", b)):
+        if t is not None and t.dtype != x.dtype and _ordinary(x, w):
+            raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{x.dtype}, as x")
+
+
+def _multiply(x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
+    return family.run(x, w, index)
+
+
+class _Product(torch.autograd.Function):
+    """A family's product; its gradient is the dense one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return _multiply(x, w, family, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, w = ctx.saved_tensors
+        dx = grads[0] @ w if ctx.needs_input_grad[0] else None
+        dw = grads[0].t() @ x if ctx.needs_input_grad[1] else None
+        return dx, dw, None, None
+
+
+# --- the choice of a call -------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """A call site, what is known of it, and the device that its name stands for."""
+
+    site: Site
+    watch: Watch
+    device: torch.device
+
+
+_PLACES: dict[Any, _Place] = {}
+_DEVICES: dict[str, torch.device] = {}
+REMEMBERED = 4096
+
+
+def _place(x: Tensor, w: Tensor) -> _Place:
+    key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend())
+    if key not in _PLACES:
+        if len(_PLACES) >= REMEMBERED:
+            _PLACES.clear()
+        name = device_name(x.device, backend_of(x.device))
+        _DEVICES[name] = x.device
+        site = Site("linear", x.shape[0], w.shape[0], x.shape[1], name_of(x.dtype), name)
+        _PLACES[key] = _Place(site, Watch(), x.device)
+    return _PLACES[key]
+
+
+def costs_on(device: torch.device, dtype: str) -> Costs:
+    """What tiles take on a device, by the IR's name of a dtype."""
+    made = lambda: estimated(machine_of(device), dtype, device.type == "cuda")
+    return costs_of(device_name(device, backend_of(device)), dtype, made)
+
+
+CHOOSER = Chooser(lambda site: costs_on(_DEVICES[site.device], site.dtype))
+
+
+def forget() -> None:
+    """Calls of every size are new again."""
+    _PLACES.clear()
+    CHOOSER.made.clear()
+
+
+def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
+    """The family of this call and its index; None for dense. Nothing is asked of the device while it captures."""
+    site, watch, device = _place(x, w)
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        made = CHOOSER.made.get(site)
+        family = FAMILIES.get(made.family) if made is not None else None
+        return None if family is None else (family, family.detect(x))
+    found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
+    for name, index in found.items():
+        _tell(watch, name, index)
+    seen = watch.seen()
+    family = FAMILIES.get(CHOOSER(site, seen)) if seen else None
+    if family is None:
+        return None
+    if family.name not in found:
+        found[family.name] = family.detect(x)
+        _tell(watch, family.name, found[family.name])
+    return family, found[family.name]
+
+
+def _tell(watch: Watch, family: str, index: Index) -> None:
+    watch.send(family, index.counts, prod(index.grid), index.grid[0])

@@ -1,0 +1,223 @@
+"""The online choice: which family multiplies, from what the index of an earlier call held.
+
+In: a call site, what each family's index held, the tile costs of the device. Out: a family, and why. Nothing is
+measured and nothing waits: numbers in, a word out (`pit/watch.py` brings the numbers).
+
+    dense      the vendor's product over everything; always a candidate
+    rows       rows that are there, gathered: tiles of kept rows, outputs set to 0 first
+    k          for each group of rows its own k's, gathered
+    blocks     for each group of rows its own blocks of k's
+
+    choose = Chooser(lambda site: costs)
+    choose(site, {"rows": Seen(400, 4096)})        # "rows"
+    print(choose.explain(site))
+
+An estimate is product (tile steps over all multiprocessors), gather (what gathering adds to them), tail (the last
+wave, or the longest group), zeros (outputs set to 0), index, start. A family is left for another only if that is a
+tenth cheaper: the numbers are one call old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from tilewright.pit.microtile import BYTES
+from tilewright.pit.tiles import Costs, Tile
+
+FAMILIES = ("dense", "rows", "k", "blocks")
+MARGIN = 0.1
+REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call: program, rows x columns x inner of the product, dtype, device."""
+
+    program: str
+    rows: int
+    columns: int
+    inner: int
+    dtype: str
+    device: str
+
+    def __str__(self) -> str:
+        size = f"{self.rows} x {self.columns} x {self.inner}"
+        return f"{self.program} {size}, {self.dtype} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an index held: micro-tiles kept, of how many; the most in one group, of how many groups."""
+
+    kept: int
+    of: int
+    longest: int = 0
+    groups: int = 1
+
+    @property
+    def share(self) -> float:
+        return self.kept / self.of if self.of else 0.0
+
+
+Statistics = Mapping[str, Seen]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Microseconds of a family by cause, with the tile that gives the least."""
+
+    family: str
+    tile: Tile
+    product: float = 0.0
+    gather: float = 0.0
+    tail: float = 0.0
+    zeros: float = 0.0
+    index: float = 0.0
+    start: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def total(self) -> float:
+        whole = self.product + self.gather + self.tail + self.zeros + self.index + self.start
+        return whole * self.scale
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen and why: estimates, the cheapest first, and what they were made from."""
+
+    family: str
+    why: str
+    estimates: tuple[Estimate, ...]
+    statistics: Statistics = field(default_factory=dict)
+
+
+def decide(site: Site, seen: Statistics, costs: Costs, before: str | None = None) -> Choice:
+    """The cheapest family; the one before, unless another is cheaper by more than the margin."""
+    ranked = tuple(sorted(estimates(site, seen, costs), key=lambda e: e.total))
+    best = ranked[0]
+    held = next((e for e in ranked if e.family == before), None)
+    if held is None or held is best:
+        return Choice(best.family, "the cheapest estimate", ranked, dict(seen))
+    if best.total >= (1 - MARGIN) * held.total:
+        why = f"kept: {best.family} would be cheaper, but by less than {MARGIN:.0%}"
+        return Choice(held.family, why, ranked, dict(seen))
+    why = f"{best.family} is {held.total / best.total:.2f} times cheaper than {held.family}, used before"
+    return Choice(best.family, why, ranked, dict(seen))
+
+
+def estimates(site: Site, seen: Statistics, costs: Costs) -> list[Estimate]:
+    """One of dense and one of each family that was looked for.
+
+    The vendor's product is taken to be as good as any plain tile, so that skipping nothing never pays.
+    """
+    plain = (costs.dense, *costs.tiles)
+    made = [_best([_tiled("dense", site, site.rows, t, costs, gathers=False) for t in plain])]
+    if "rows" in seen:
+        made.append(_best([_rows(site, seen["rows"], t, costs) for t in costs.tiles]))
+    for family in ("k", "blocks"):
+        if family in seen:
+            fitting = group_tiles(site, seen[family], costs)
+            made.append(_best([_groups(family, site, seen[family], t, costs) for t in fitting]))
+    return made
+
+
+def _best(made: list[Estimate]) -> Estimate:
+    return min(made, key=lambda e: e.total)
+
+
+def group_tiles(site: Site, seen: Seen, costs: Costs) -> list[Tile]:
+    """Tiles as high as a group of rows; the nearest where there are none."""
+    high = ceil(site.rows / max(seen.groups, 1))
+    nearest = min(abs(t.bm - high) for t in costs.tiles)
+    return [t for t in costs.tiles if abs(t.bm - high) == nearest]
+
+
+def _tiled(
+    family: str, site: Site, rows: int, t: Tile, costs: Costs, gathers: bool, **more: float
+) -> Estimate:
+    """Tiles over so many rows and all columns, in waves over the multiprocessors."""
+    tiles = ceil(rows / t.bm) * ceil(site.columns / t.bn)
+    steps = ceil(site.inner / t.bk)
+    even = tiles / costs.cores * steps
+    each = t.gathered if gathers else t.step
+    return Estimate(
+        family,
+        t,
+        product=even * t.step,
+        gather=even * (each - t.step),
+        tail=ceil(tiles / costs.cores) * steps * each - even * each,
+        start=t.start,
+        scale=costs.scale.get(family, 1.0),
+        **more,
+    )
+
+
+def _rows(site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
+    zeros = site.rows * site.columns * BYTES[site.dtype] / costs.write
+    return _tiled("rows", site, seen.kept, t, costs, True, zeros=zeros, index=_index(site, costs))
+
+
+def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
+    """Groups of rows in waves, each with steps of its own: as many as the mean, and one wave as long as the longest.
+
+    A block takes whole steps; k's of a group fill them, but for half a step at its end.
+    """
+    k = family == "k"
+    groups = max(seen.groups, 1)
+    wide = site.inner * groups / max(seen.of, 1)  # of a micro-tile
+    per = wide / t.bk if k else ceil(wide / t.bk)
+    mean = seen.kept * per / groups + (0.5 if k and seen.kept else 0.0)
+    units = groups * ceil(site.columns / t.bn) / costs.cores
+    each = t.gathered if k else t.step
+    waves = (ceil(units) - 1) * mean + max(ceil(seen.longest * per), mean)
+    return Estimate(
+        family,
+        t,
+        product=units * mean * t.step,
+        gather=units * mean * (each - t.step),
+        tail=(waves - units * mean) * each,
+        index=_index(site, costs),
+        start=t.start,
+        scale=costs.scale.get(family, 1.0),
+    )
+
+
+def _index(site: Site, costs: Costs) -> float:
+    return costs.detect + site.rows * site.inner * BYTES[site.dtype] / costs.look
+
+
+class Chooser:
+    """The choice of each site, remembered for hysteresis and for explanations."""
+
+    def __init__(self, costs: Callable[[Site], Costs]) -> None:
+        self.costs = costs
+        self.made: dict[Site, Choice] = {}
+
+    def __call__(self, site: Site, statistics: Statistics) -> str:
+        """The family of the next call at a site."""
+        before = self.made.get(site)
+        if before is not None and before.statistics == statistics:
+            return before.family
+        if before is None and len(self.made) >= REMEMBERED:
+            self.made.clear()
+        told = None if before is None else before.family
+        made = self.made[site] = decide(site, statistics, self.costs(site), told)
+        return made.family
+
+    def explain(self, site: Site) -> str:
+        """What was chosen, why, and what each family was expected to take."""
+        if site not in self.made:
+            return f"{site}: nothing was chosen yet"
+        made = self.made[site]
+        lines = [f"{site}: {made.family} ({made.why}; tiles {self.costs(site).source})"]
+        causes = ("product", "gather", "tail", "zeros", "index", "start")
+        for e in made.estimates:
+            seen = made.statistics.get(e.family)
+            share = "all" if seen is None else f"{seen.share:.1%} kept"
+            parts = ", ".join(f"{n} {v:.1f}" for n in causes if (v := getattr(e, n)) >= 0.05)
+            tile = f"{e.tile.bm}x{e.tile.bn}x{e.tile.bk}"
+            lines.append(f"  {e.family:<7} {e.total:8.1f} us  {share:>11}, {tile}: {parts}")
+        return "\n".join(lines)

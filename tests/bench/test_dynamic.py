@@ -1,0 +1,236 @@
+"""The benchmark of dynamic sparsity: its cases, peers, tables, the regret of the choice, and profiles of tiles."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dynamic_tables
+import pytest
+import torch
+
+from tilewright.bench import check, dynamic, dynamic_report, machine, main, profile
+from tilewright.bench.dynamic_cases import GRANULARITIES, SPARSITIES, Case, cases, kept, operands
+from tilewright.bench.dynamic_peers import Peer, peers
+from tilewright.bench.dynamic_regret import fit, regret, seen_of, site_of
+from tilewright.bench.suite import Options, Run, seeded
+from tilewright.pit import tiles
+from tilewright.pit.choice import estimates
+from tilewright.pit.tiles import Costs, estimated
+from tilewright.tune.machine import H200
+
+COSTS = estimated(H200, "bf16")
+
+
+def costs_of(dtype: str) -> Costs:
+    return replace(COSTS, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", GRANULARITIES)
+def test_zeros_come_in_micro_tiles(name: str) -> None:
+    tile = GRANULARITIES[name]
+    mask = kept((96, 130), tile, 0.5, seeded("cpu")).expand(96, 130)
+    rows, columns = (n if t is None else t for n, t in zip((96, 130), tile, strict=True))
+    first = mask[::rows, ::columns].repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    assert torch.equal(mask, first[:96, :130])
+    assert 0 < mask.float().mean() < 1
+
+
+@pytest.mark.parametrize("sparsity", SPARSITIES)
+def test_sparsity(sparsity: float) -> None:
+    x, _ = operands(Case(512, 8, 512, "fp32", "8x1", sparsity), "cpu")
+    assert float((x == 0).float().mean()) == pytest.approx(sparsity, abs=0.02)
+
+
+def test_the_cases_cover_what_is_asked() -> None:
+    found = cases("cuda", quick=False)
+    square = [c for c in found if c.shape == "4096x4096x4096" and c.dtype == "bf16"]
+    assert {(c.granularity, c.sparsity) for c in square} == {
+        (g, s) for g in GRANULARITIES for s in SPARSITIES
+    }
+    assert any(c.k == 16384 for c in found) and any(c.dtype == "fp32" for c in found)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("granularity", ["row", "column", "32x64", "32x1", "1x1"])
+def test_peers_are_right(granularity: str, capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case(64, 32, 128, "fp32", granularity, 0.9)
+    x, w = operands(case, "cpu")
+    made = peers(Run("dynamic", Options()), case, x, w, None)
+    assert made and "left out" not in capsys.readouterr().err
+    for peer in made:
+        out = peer.call()
+        assert isinstance(out, torch.Tensor)
+        assert check.compare(out, x.double() @ w.double().t()).ok, peer.name
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def row(granularity: str, sparsity: float, dense: float, **ms: float) -> dict[str, Any]:
+    shape = "4096x4096x4096"
+    made: dict[str, Any] = {"case": f"{granularity} {sparsity}", "kind": "product", "shape": shape}
+    made |= {"m": 4096, "n": 4096, "k": 4096, "dtype": "bf16", "granularity": granularity}
+    made |= {"sparsity": sparsity, "dense_ms": dense, "ok": True, "auto": "dense"}
+    rows = round(4096 * (1 - sparsity))
+    made["found"] = {"rows": {"kept": rows, "of": 4096, "longest": 1, "groups": 4096}}
+    best = min(ms.values())
+    made |= {"best_ms": best, "over_dense": dense / best, "best_given_ms": best, "best": "rows"}
+    return made | {f"{name}_ms": t for name, t in ms.items()}
+
+
+@pytest.mark.parametrize(
+    "points, density",
+    [
+        ([(0.1, 1, 2), (0.5, 3, 2)], 0.3),
+        ([(0.5, 3, 2), (0.1, 1, 2)], 0.3),
+        ([(0.1, 3, 2), (0.5, 1, 2)], None),
+        ([(0.1, 1, 2), (1.0, 2, 2)], 1.0),
+        ([], None),
+    ],
+)
+def test_crossing(points: list[tuple[float, float, float]], density: float | None) -> None:
+    assert dynamic_report.crossing(points) == density
+
+
+def test_report() -> None:
+    rows = [
+        row("32x1", s, 0.2, rows=t) for s, t in ((0.0, 0.4), (0.5, 0.3), (0.95, 0.05), (0.99, 0.04))
+    ]
+    found = {"kind": "detection", "granularity": "1x1", "dtype": "bf16", "torch_ms": 0.1}
+    found |= {"ordered_ms": 0.05, "any_order_ms": 0.029}
+    text, summary = dynamic_report.report([found, *rows], costs_of)
+    assert summary["k_over_dense_95%"] == pytest.approx(4.0)
+    assert "PASS 32x1 at 95 %, 4096^3 bf16, over dense  4.00 (goal 3.5)" in text
+    assert "MISS 32x1 at 99 %, 4096^3 bf16, over dense  5.00 (goal 5.5)" in text
+    assert "PASS detection of 1x1, us  29.0 (goal at most 30)" in text
+    assert "dense is beaten up to density 0.32: 32x1" in text
+    assert "---- rows, index given" in text
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = importlib.import_module("dynamic_picture")
+    held = {"rows": [row(g, s, 0.2, rows=0.1) for g in ("row", "1x1") for s in (0.5, 0.9)]}
+    assert picture.draw(held, tmp_path / "p.png").stat().st_size > 1000
+    assert list(picture.panels(held)) == ["4096x4096x4096 bf16"]
+
+
+def test_clocks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs in turns for ours, eager for peers that wait; a peer that breaks under its clock is left out."""
+    used: list[str] = []
+
+    def clock(name: str) -> Any:
+        def take(call: Any, *_: Any) -> float:
+            used.append(name)
+            return float(call())
+
+        return take
+
+    monkeypatch.setattr(dynamic.timing, "graphs_ms", lambda calls, *_: [float(c()) for c in calls])
+    monkeypatch.setattr(dynamic.timing, "graph_ms", clock("graph"))
+    monkeypatch.setattr(dynamic.timing, "eager_cold_ms", clock("eager"))
+    ours = [Peer("dense", lambda: 1.0), Peer("rows", lambda: 2.0)]
+    broken = Peer("broken", lambda: torch.zeros(1).view(2))
+    others = [broken, Peer("grouped", lambda: 3.0), Peer("csr", lambda: 4.0, waits=True)]
+    got = dynamic._times(Run("dynamic", Options(device="cuda")), ours, others)
+    assert [(p.name, ms) for p, ms in got] == [
+        ("dense", 1.0),
+        ("rows", 2.0),
+        ("grouped", 3.0),
+        ("csr", 4.0),
+    ]
+    assert used == ["graph", "graph", "eager"]
+
+
+# --- the regret of the choice ---------------------------------------------------------------------
+
+
+def measured(scale: dict[str, float], shapes: int = 3) -> list[dict[str, Any]]:
+    """Rows whose times are the estimates, each family off by a factor."""
+    made = []
+    for n in range(shapes):
+        for sparsity in (0.0, 0.3, 0.5, 0.9):
+            r = row("row", sparsity, 1.0, rows=1.0)
+            r |= {"m": 4096 << n, "shape": f"{4096 << n}"}
+            r["found"]["rows"] |= {"kept": round((4096 << n) * (1 - sparsity)), "of": 4096 << n}
+            for e in estimates(site_of(r), seen_of(r), COSTS):
+                r[f"{e.family}_ms"] = e.total * scale.get(e.family, 1.0) / 1e3
+            made.append(r)
+    return made
+
+
+def test_an_exact_model_has_no_regret() -> None:
+    told = regret(measured({}), costs_of)
+    assert told["all"]["cases"] == 12 and told["all"]["right"] == 1.0
+    assert told["all"]["worst"] == pytest.approx(1.0)
+    assert told["dense"]["cases"] and told["skipping"]["cases"]
+
+
+def test_constants_are_fitted_by_other_shapes() -> None:
+    rows = measured({"rows": 4.0})
+    assert fit(rows, costs_of)["bf16"]["rows"] == pytest.approx(4.0)
+    assert regret(rows, costs_of)["all"]["worst"] == pytest.approx(1.0)
+    alone = regret(rows[:4], costs_of)["all"]  # nothing to fit by
+    assert alone["worst"] is not None and alone["worst"] > 1.5
+
+
+def test_a_wrong_choice_is_counted() -> None:
+    rows = measured({}, shapes=1)
+    rows[3]["dense_ms"] = rows[3]["rows_ms"] / 3
+    told = regret(rows, costs_of)
+    assert told["all"]["worst"] == pytest.approx(3.0)
+    assert told["all"]["right"] == pytest.approx(3 / 4)
+
+
+# --- whole suites ---------------------------------------------------------------------------------
+
+
+def test_the_suite_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [Case(64, 16, 128, "fp32", g, 0.9) for g in ("row", "32x64")]
+    monkeypatch.setattr(dynamic, "cases", lambda device, quick: some)
+    monkeypatch.setattr(dynamic, "DETECTED", ((8, 1), (16, 16)))
+    path = tmp_path / "cpu_dynamic.json"
+    assert main(["dynamic", "--device", "cpu", "--quick", "--busy", "--json", str(path)]) == 0
+    held = machine.read(path)
+    assert [r["kind"] for r in held["rows"]] == ["detection"] * 2 + ["product"] * 2
+    products = held["rows"][2:]
+    assert all(r["ok"] and r["auto_ms"] > 0 and r["rows_given_ms"] > 0 for r in products)
+    assert products[0]["select_ms"] > 0 and products[1]["bsr_ms"] > 0
+    assert held["summary"]["regret"]["all"]["cases"] == 2
+    assert "32x64 at 90 %, over dense" in capsys.readouterr().out
+    text = "\n".join(dynamic_tables.page("cpu_dynamic", held, "a machine"))
+    assert "| 64x16x128 fp32, dense" in text and "90% zeros" in text
+
+
+def test_a_profile_is_written_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(profile.SIZES, "cpu", profile.Sizes(64, (64, 128)))
+    monkeypatch.setattr(profile, "CPU_S", 0.01)
+    rows = [r | {"dtype": "fp32", "rows_ms": r["rows_ms"] * 1e3} for r in measured({})]
+    results = tmp_path / "dynamic.json"
+    results.write_text(json.dumps({"rows": rows}))
+    tiles.forget()
+    try:
+        assert profile.main(["--device", "cpu", "--results", str(results)]) == 0
+        said = capsys.readouterr().out
+        assert "dense (vendor)" in said and "scales: dense" in said
+        (found,) = tiles.read(Path(said.split()[-1]))
+        assert found.source == "measured" and found.scale["rows"] > 0
+        used = tiles.costs_of(found.device, "f32", lambda: COSTS)
+        assert used == found
+    finally:
+        tiles.forget()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_profile_needs_its_device() -> None:
+    with pytest.raises(Exception, match="there is no GPU"):
+        profile.main(["--device", "cuda"])

@@ -1,0 +1,204 @@
+"""Products over zeros found in each call: every family against torch, and the choice between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ops.matrices import TOLERANCE, close, randn
+from ops.places import Place
+from torch.nn.functional import linear
+
+from tilewright.ops import dynamic
+from tilewright.ops.dynamic import auto
+from tilewright.ops.families import FAMILIES
+from tilewright.pit import watch
+from tilewright.pit.tiles import Costs, Tile
+from tilewright.support.errors import TilewrightError
+
+SIZES = [(70, 40, 130), (33, 5, 64), (64, 64, 128), (1, 1, 1), (5, 3, 200)]
+
+
+def some(m: int, k: int, device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Rows and parts of rows that are 0."""
+    x = randn(m, k, dtype=dtype, device=device)
+    x[::3] = 0
+    x[: m // 2, k // 2 :] = 0
+    return x
+
+
+@pytest.fixture(params=list(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    made: str = request.param
+    return made
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_family(family: str, size: tuple[int, int, int], where: Place) -> None:
+    m, n, k = size
+    x, w = some(m, k, where.device), randn(n, k, seed=2, device=where.device)
+    f = FAMILIES[family]
+    close(f.run(x, w, f.detect(x)), x @ w.t())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_family_in_other_dtypes(family: str, dtype: torch.dtype, where: Place) -> None:
+    if where.slow and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 in tl.dot")
+    x = some(70, 130, where.device, dtype)
+    w = randn(9, 130, seed=2, dtype=dtype, device=where.device)
+    f = FAMILIES[family]
+    got = f.run(x, w, f.detect(x))
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), x.double() @ w.double().t(), **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["nothing", "everything"])
+def test_family_of_extremes(family: str, full: bool, where: Place) -> None:
+    x = torch.full((40, 70), float(full), device=where.device)
+    w = randn(6, 70, seed=2, device=where.device)
+    f = FAMILIES[family]
+    close(f.run(x, w, f.detect(x)), x @ w.t())
+
+
+def test_family_reads_what_is_listed(family: str, where: Place) -> None:
+    """NaN in every micro-tile that no list names."""
+    x, w = randn(96, 192, device=where.device), randn(7, 192, seed=2, device=where.device)
+    x[32:64] = 0
+    x[:, 64:128] = 0
+    f = FAMILIES[family]
+    index, want = f.detect(x), x @ w.t()
+    x[32:64] = float("nan")
+    if family != "rows":
+        x[:, 64:128] = float("nan")
+        w[:, 64:128] = float("nan")
+    close(f.run(x, w, index), want)
+
+
+def test_transposed_views(family: str, where: Place) -> None:
+    x = some(40, 70, where.device).t().contiguous().t()
+    w = randn(70, 9, seed=2, device=where.device).t()
+    f = FAMILIES[family]
+    close(f.run(x, w, f.detect(x)), x @ w.t())
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call was made before; steps cost so much that what is skipped pays; all are looked for every second time."""
+    tile = Tile(32, 64, 64, 4, 3, step=1000.0, gathered=1300.0, start=1.0)
+    costs = Costs("a device", "f32", 1, tile, (tile,), detect=1.0, look=1e6, write=1e6)
+    monkeypatch.setattr(dynamic, "costs_of", lambda *_: costs)
+    monkeypatch.setattr(watch, "EVERY", 2)
+    monkeypatch.setattr(dynamic, "_PLACES", {})
+    monkeypatch.setattr(dynamic.CHOOSER, "made", {})
+
+
+def settle(x: torch.Tensor, w: torch.Tensor) -> str:
+    """The family after a few calls: on a GPU, numbers arrive late."""
+    for _ in range(4):
+        auto(x, w)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+    return dynamic.CHOOSER.made[dynamic._place(x, w).site].family
+
+
+def inputs(where: Place) -> dict[str, torch.Tensor]:
+    full = randn(64, 128, device=where.device)
+    rows, blocks = full.clone(), full.clone()
+    rows.view(8, 8, 128)[:, 1:] = 0
+    blocks[:, 64:] = 0
+    return {"dense": full, "rows": rows, "blocks": blocks}
+
+
+@pytest.mark.parametrize("kind", ["dense", "rows", "blocks"])
+def test_auto_finds_the_family(kind: str, where: Place) -> None:
+    x, w = inputs(where)[kind], randn(16, 128, seed=2, device=where.device)
+    b = randn(16, seed=3, device=where.device)
+    assert settle(x, w) == kind
+    close(auto(x, w, b), linear(x, w, b))
+    assert f"linear 64 x 16 x 128, f32 on {dynamic._place(x, w).site.device}: {kind}" in (
+        auto.explain(x, w)  # type: ignore[attr-defined]
+    )
+
+
+def test_auto_follows_what_changes(fast: Place) -> None:
+    given, w = inputs(fast), randn(16, 128, seed=2, device=fast.device)
+    assert [settle(given[k], w) for k in ("rows", "dense", "blocks", "rows")] == [
+        "rows",
+        "dense",
+        "blocks",
+        "rows",
+    ]
+
+
+def test_auto_takes_batches_and_nothing(where: Place) -> None:
+    w = randn(5, 12, seed=2, device=where.device)
+    for shape in ((2, 3, 12), (12,), (0, 12)):
+        x = randn(*shape, device=where.device)
+        close(auto(x, w), linear(x, w))
+
+
+@pytest.mark.parametrize("kind", ["rows", "blocks"])
+def test_auto_gradients(kind: str, fast: Place) -> None:
+    """A value that is 0 has a gradient too."""
+    x, w = inputs(fast)[kind], randn(16, 128, seed=2, device=fast.device)
+    b = randn(16, seed=3, device=fast.device)
+    assert settle(x, w) == kind
+    mine, theirs = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
+    (auto(*mine) ** 2).sum().backward()
+    (linear(*theirs) ** 2).sum().backward()
+    for a, c in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a.grad, c.grad, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["rows", "blocks"])
+def test_auto_gradcheck(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = FAMILIES[kind]
+    monkeypatch.setattr(dynamic, "_chosen", lambda x, w: (family, family.detect(x)))
+    x, w = some(5, 6, torch.device("cpu"), torch.float64), randn(3, 6, dtype=torch.float64)
+    tensors = [t.requires_grad_() for t in (x, w, randn(3, seed=3, dtype=torch.float64))]
+    assert torch.autograd.gradcheck(auto, tensors)
+    assert torch.autograd.gradgradcheck(auto, tensors)
+
+
+def test_auto_is_dense_inside_compile() -> None:
+    x, w = some(8, 6, torch.device("cpu")), randn(3, 6, seed=2)
+    made = torch.compile(auto, backend="eager", fullgraph=True)
+    close(made(x, w), linear(x, w))
+    assert not dynamic.CHOOSER.made
+
+
+def test_auto_under_autocast(where: Place) -> None:
+    x, w = some(8, 6, where.device), randn(3, 6, seed=2, device=where.device)
+    with torch.autocast(where.device.type, torch.bfloat16):
+        assert auto(x, w).dtype == torch.bfloat16
+
+
+@pytest.mark.gpu
+def test_a_graph_keeps_what_was_chosen() -> None:
+    where = Place("cuda")
+    x, w = inputs(where)["blocks"].bfloat16(), randn(16, 128, device=where.device).bfloat16()
+    assert settle(x, w) == "blocks"
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = auto(x, w)
+    x.copy_(inputs(where)["dense"])
+    graph.replay()
+    torch.testing.assert_close(y, linear(x, w), rtol=2e-2, atol=1e-1)
+
+
+WRONG = {
+    "w": (lambda x, w, b: auto(x, w[:, 1:]), "columns, as many as x"),
+    "b": (lambda x, w, b: auto(x, w, b[1:]), "3 entries"),
+    "dtype": (lambda x, w, b: auto(x, w.double()), "as x"),
+    "integers": (lambda x, w, b: auto(x.int(), w), "a floating point dtype"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes(name: str) -> None:
+    call, told = WRONG[name]
+    with pytest.raises(TilewrightError, match=told):
+        call(randn(4, 6), randn(3, 6), randn(3))
