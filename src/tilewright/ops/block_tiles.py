@@ -19,7 +19,7 @@ SHARED = 220 << 10  # bytes of shared memory that operands in flight may have
 DEPTH = 64  # of one step
 STAGES = 7
 AHEAD = 2  # stages between a block's place in the list and its operands
-BUSY = 264  # programs that keep a large device busy
+BUSY = 128  # programs that keep a large device busy (measured, as is what follows)
 WIDTHS = (256, 128, 64)
 HELD = 128  # sums that a thread holds at most
 # width, warps, stages: what a measured choice looks at; short rows of blocks want little in flight
@@ -39,7 +39,7 @@ def tiles(s: Structure, columns: int, dtype: torch.dtype) -> Setting:
     rows = -(-s.shape[0] // s.block[0])
     fits = [w for w in WIDTHS if rows * -(-columns // w) >= BUSY]
     width = min(fits[0] if fits else WIDTHS[-1], most)
-    return _made(s.block, width, 8 if s.block[0] * width >= 64 * 256 else 4, dtype)
+    return _made(s.block, width, 8 if s.block[0] * width >= 128 * 256 else 4, dtype)
 
 
 def settings(s: Structure, columns: int, dtype: torch.dtype) -> list[Setting]:
