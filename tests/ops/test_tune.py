@@ -71,7 +71,7 @@ def sddmm_case(place: Place) -> tuple[Any, ...]:
 def blocks_case(place: Place) -> tuple[Any, ...]:
     A = tw.SparseTensor.from_torch(torch.eye(32, device=place.device).to_sparse_bsr((16, 16)))
     x = randn(32, 16, device=place.device)
-    return tw.spmm, (A, x), {}, {"bm": 16, "bn": 16, "warps": 2, "stages": 2}
+    return tw.spmm, (A, x), {}, {"width": 16, "warps": 8, "stages": 3, "blocks": 2, "bn": 64}
 
 
 def ragged_case(place: Place) -> tuple[Any, ...]:

@@ -170,6 +170,37 @@ def blocks(rows: int, cols: int) -> Space:
 
 
 @cache
+def block_products(rows: int, cols: int, span: int, itemsize: int) -> Space:
+    """Blocks of rows x cols times dense columns: a step is a part of a block, a block, or several."""
+    step = lambda p: min(cols * p["blocks"], p["bn"] if p["blocks"] == 1 else cols * p["blocks"])
+    return Space(
+        "block_products",
+        (
+            Param(
+                "width", tuple(w for w in (16, 32, 64, 128, 256) if w <= max(16, ceil_pow2(span)))
+            ),
+            Param("warps", (4, 8)),
+            Param("stages", (2, 3, 4, 5, 6, 7)),
+            Param("blocks", tuple(b for b in (1, 2, 4) if b * cols <= max(cols, 128))),
+            Param("bn", (64, 128) if cols > 64 else (64,)),
+            Param("outer", (1,)),
+        ),
+        (
+            Rule(
+                "operands of all stages fit in shared memory",
+                lambda p: (
+                    (rows + p["width"]) * step(p) * itemsize * max(p["stages"] - 2, 1) <= SHARED
+                ),
+            ),
+            Rule(
+                "a thread holds 1 to 128 sums",
+                lambda p: 1 <= rows * p["width"] // (32 * p["warps"]) <= 128,
+            ),
+        ),
+    )
+
+
+@cache
 def c(span: int) -> Space:
     """Loops in C. Lanes wider than the features are the same code as one that just holds them."""
     usual = COptions().width

@@ -25,6 +25,7 @@ from tilewright.ops.plans import choose, complete
 from tilewright.ops.settings import unpack
 from tilewright.ops.step import Step
 from tilewright.schedule.options import COptions, Setting
+from tilewright.schedule.shape import block_product
 from tilewright.support.errors import error
 from tilewright.tune import cost
 from tilewright.tune.cost import Model
@@ -141,6 +142,8 @@ def space_of(step: Step, sizes: dict[str, int]) -> Space:
         case "product":
             return spaces.product(2 if step.half else 4)
     rows, cols = next((a.blocks for a in step.args.values() if a.block != "1x1"), (128, 128))
+    if block_product(step.nest) is not None:
+        return spaces.block_products(rows, cols, step.span(sizes), 2 if step.half else 4)
     return spaces.blocks(rows, cols)
 
 
