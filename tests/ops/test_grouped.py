@@ -13,10 +13,14 @@ from semantics.stages import STAGES, run_step
 from torch import Tensor
 
 import tilewright as tw
+from tilewright.ir.parse import parse
+from tilewright.ir.text import text as text_of
 from tilewright.ops import grouped_matmul
+from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import Entry
 from tilewright.ops.grouped_matmul import _call, expert_tiles, tile_of
+from tilewright.ops.registry import TEMPLATES, register, template
 from tilewright.ops.vendor import SERVED
 
 # tokens, slots, experts, k, n, and which ids: all, with some that name no expert, one expert only
@@ -79,15 +83,58 @@ def test_dtype(dtype: torch.dtype, where: Place) -> None:
         torch.testing.assert_close(a.double() / scale, e / scale, rtol=tolerance, atol=tolerance)
 
 
+OWN = template("grouped_product").own
+assert OWN is not None
+STEPS = {
+    "y": template("grouped_product").traced,
+    "d_q": OWN.first[0],
+    "d_x": OWN.of["x"][0],
+    "d_w": OWN.of["w"][0],
+}
+
+
+def step_call(name: str, back: str) -> tuple[str, list[Tensor], list[int], dict[str, Tensor]]:
+    """A program by its output, and all tensors by name."""
+    x, w, _, ids = drawn("some", Place("c"))
+    text, held, ints = _call(x, w, tw.Index.from_choices(ids, len(w)))
+    tensors = dict(zip(Entry(text, back).names, held, strict=True))
+    tensors |= {"d_y": randn(ids.numel(), w.shape[2], seed=5), "d_q": randn(ids.numel(), 9, seed=6)}
+    tensors |= {"ids": ids.reshape(-1)}
+    t = STEPS[name]
+    if t.name not in TEMPLATES:
+        register(t)
+    args = tuple(dense_arg(n, tensors[n]) for n in t.inputs)
+    return program_text(t.name, args), [tensors[n] for n in t.inputs], ints, tensors
+
+
+def step_right(name: str, t: dict[str, Tensor]) -> Tensor:
+    w, token, ids = t["w"], t["token"].long(), t["ids"]
+    chosen = torch.nn.functional.one_hot(ids + 1, len(w) + 1)[:, 1:].float()  # [places, experts]
+    if name == "y":
+        return torch.einsum("qk,qe,ekn->qn", t["x"][token], chosen, w)
+    if name == "d_q":
+        return torch.einsum("qn,qe,ekn->qk", t["d_y"], chosen, w)
+    if name == "d_x":
+        return t["d_q"].reshape(*t["slot"].shape, -1).sum(1)
+    return torch.einsum("qk,qe,qn->ekn", t["x"][token], chosen, t["d_y"])
+
+
 @pytest.mark.parametrize("stage", STAGES)
-def test_stage(stage: str) -> None:
-    x, w, gates, ids = drawn("some", Place("c"))
+@pytest.mark.parametrize("name", STEPS)
+def test_stage(name: str, stage: str) -> None:
+    """Forward and backward mean the same at every stage, without torch's help."""
     back = "c" if stage == "for-c" else "triton"
     with backend(back), mock.patch.dict(SERVED, clear=True):
-        text, held, ints = _call(x, w, tw.Index.from_choices(ids, len(w)))
-        got = run_step(stage, Entry(text, back).steps[0], held, ints, [])["y"]
-    want = right(x, w, gates, ids).reshape(got.shape)
+        text, held, ints, tensors = step_call(name, back)
+        got = run_step(stage, Entry(text, back).steps[0], held, ints, [])[name]
+    want = step_right(name, tensors)
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_texts_are_read_back(name: str) -> None:
+    p = Entry(step_call(name, "c")[0], "c").steps[0].bound.program
+    assert str(parse(text_of(p))) == str(p)
 
 
 @pytest.mark.parametrize("size", [16, 32])

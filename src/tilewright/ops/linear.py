@@ -172,6 +172,9 @@ def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Su
     """A product over an index, or of some rows, as something to tune; b is added afterwards and makes no difference."""
     where = "tune(linear, x, w, sparse=rows)"
     check_operands(x, w, b, where)
+    if backend_of(x.device) == "c":
+        got, expected = "on the CPU torch multiplies", "tensors on a GPU"
+        raise error("argument", where=where, name="op", got=got, expected=expected)
     if isinstance(sparse, Index):
         made = Pattern.given(sparse, x, where)
         return subject_of("linear(x, w)", None, lambda setting: (*made.call(x, w, setting), ()))

@@ -188,9 +188,10 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
         if len(only) == 2:
             a = [x for x in only[0] if x not in only[1]]
             b = [x for x in only[1] if x not in only[0]]
-            if a and b and any(x in nest.free for x in (*a, *b)):
+            if a and b and any(x in nest.free for x in (*a, *b)) and not bounds_another(nest, r):
                 m, n = sorted((a[-1], b[-1]), key=nest.spatial.index)
-                return m, n, r
+                if nest.fits_lanes(m) and nest.fits_lanes(n):
+                    return m, n, r
     return None
 
 
