@@ -15,7 +15,7 @@ SPACES = {
     "entries": spaces.entries(64),
     "product": spaces.product(2),
     "blocks": spaces.blocks(128, 64),
-    "block-products": spaces.block_products(64, 128, 512, 2),
+    "block-products": spaces.block_products(128, 128, 512, 2),
     "c": spaces.c(512),
 }
 SMALL = Space(
