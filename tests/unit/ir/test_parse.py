@@ -37,7 +37,7 @@ from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import entry
-from tilewright.ops.library import run
+from tilewright.ops.library import run as call
 from tilewright.ops.linear import _call as rows_call
 from tilewright.support.errors import LanguageError
 
@@ -126,11 +126,11 @@ def sampled(op: str) -> Callable[[], None]:
 
 def rows() -> None:
     x, w = leaf(randn(6, 5)), leaf(randn(4, 5))  # as code: tw.linear leaves it to torch on a CPU
-    run(*rows_call(x, w, torch.tensor([5, 0, 2]), None))[0].sum().backward()
+    call(*rows_call(x, w, torch.tensor([5, 0, 2]), None))[0].sum().backward()
 
 
 def strided_rows() -> None:
-    run(*rows_call(randn(6, 5), randn(5, 4).t(), torch.tensor([5, 0, 2]), None))
+    call(*rows_call(randn(6, 5), randn(5, 4).t(), torch.tensor([5, 0, 2]), None))
 
 
 def attention() -> None:
