@@ -28,6 +28,7 @@ from tilewright.schedule.shape import (
 )
 
 CELLS = 2048  # elements that a tile of a detector holds
+STEPS = 4  # times as many where tiles that are looked at come one after the other: each waits for memory
 SPAN = 256  # of them, along a reduction over a whole dimension
 THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
 
@@ -35,11 +36,14 @@ THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places i
 def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Scheduled:
     """Groups in the grid; candidates in lanes, tile after tile (ordered) or tiles in the grid (shared)."""
     nest, around, made = nest_of(p), _around(p, s), Scheduled(p)
-    most = room = setting.get("cells", CELLS)
+    inner = [
+        r for r in nest.reductions if around and any(n is r.loop for n in walk(around[-1].body))
+    ]
+    most = room = setting.get("cells", CELLS * STEPS if inner and not s.shared else CELLS)
     for r in nest.reductions:
         if r.loop in around:
             continue
-        inside = bool(around) and any(n is r.loop for n in walk(around[-1].body))
+        inside = r in inner
         made, used = _reduction(made, nest, r, room if inside else most)
         room //= used if inside else 1
     over = [x for x in around if not uses(s.group, x.var)]

@@ -88,7 +88,8 @@ def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:
 
 def _summed(s: Scheduled, nest: Nest, k: Reduction, bk: int) -> Scheduled:
     """What a product sums up, bk at once: of a list of tiles, the insides of several."""
-    inner = next((r for r in nest.reductions if r.constant and r.folds == k.folds), None)
+    within = [n for n in walk(k.loop.body) if isinstance(n, Loop)]
+    inner = next((r for r in nest.reductions if r.constant and r.loop in within), None)
     if inner is not None:
         assert isinstance(inner.loop.hi, Const)
         held = int(inner.loop.hi.value)
