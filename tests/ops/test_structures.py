@@ -260,3 +260,17 @@ def test_three_dimensions(name: str, where: Place) -> None:
     close(mttkrp(t, b, c), torch.einsum("ijk,jf,kf->if", dense, b, c))
     close(relational(t, x, w), torch.einsum("rij,jk,rkl->il", dense, x, w))
     close(scaled(t, c[:, 0]).to_dense(), dense * c[:, 0])
+
+
+def test_rows_of_rows_that_are_missing(where: Place) -> None:
+    """The outer axis is the inner one of the result: lanes of a row that is shorter have no bounds to read."""
+    coords = torch.tensor([[0, 0, 0, 2, 2], [0, 0, 1, 0, 0], [0, 1, 0, 0, 1]], device=where.device)
+    values = torch.arange(1.0, 6.0, device=where.device)
+    A = tw.SparseTensor.from_coords(coords, values, (3, 40, 3), "ragged.3")
+    close(inner_sums(A), A.to_dense().sum(2).t())
+
+
+@tw.program
+def inner_sums(a, y):  # type: ignore[no-untyped-def]
+    i, j, k = tw.axes("i j k")
+    y[j, i] = tw.sum(k, a[i, j, k])

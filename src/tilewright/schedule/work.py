@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const, eq, select
@@ -49,6 +51,7 @@ class _Rows:
     r: Var
     start: Var
     stop: Var
+    guards: tuple[Expr, ...] = ()  # what must hold for a row to have bounds, as far as rows alone decide it
 
 
 def _match(
@@ -78,7 +81,27 @@ def _match(
         raise illegal(what, why, f"read it inside {entries}, or where it is stored", ir=outer)
     dtype = lo.buffer.dtype
     names = (fresh(p, n) for n in ("r", f"{rows}_start", f"{rows}_stop"))
-    return _Rows(outer, inner, *map(Var, names, ("i32", dtype, dtype)))
+    moving = [x.var for x in within(outer.body) if isinstance(x, Loop) and x.kind != "grid"]
+    guards = [c for c in _guards(outer.body, inner) if not any(uses(c, v) for v in moving)]
+    own = [c for c in guards if not any(_reads_at(n, outer.var) for n in walk(c))]
+    r, start, stop = map(Var, names, ("i32", dtype, dtype))
+    return _Rows(outer, inner, r, start, stop, tuple(own))
+
+
+def _reads_at(n: object, v: Var) -> bool:
+    return isinstance(n, Load | Lookup) and uses(n, v)
+
+
+def _guards(body: tuple[stmt.Stmt, ...], entries: Loop) -> tuple[Expr, ...]:
+    """The conditions around a loop, in terms of what stands outside of the block."""
+    lets: dict[Expr, Expr] = {}
+    for s in body:
+        if isinstance(s, stmt.Let):
+            lets[s.var] = substitute(s.value, lets)
+        elif isinstance(s, stmt.Guard | Loop) and any(x is entries for x in within(s.body)):
+            own = (s.cond,) if isinstance(s, stmt.Guard) else ()
+            return tuple(substitute(c, lets) for c in (*own, *_guards(s.body, entries)))
+    return ()
 
 
 def _reads_alone(rows: Loop, entries: Loop, guarded: bool) -> str:
@@ -107,14 +130,15 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
     longest = Var(fresh(p, "longest"), m.start.dtype)
     zero = Const(0, m.start.dtype)
     live = i < m.rows.hi
+    bounded = reduce(and_, m.guards, live)
     body = splice(m.rows.body, _entries(p, m, longest, const(1), unroll))
     body = tuple(stmt.Guard(live, (s,)) if _reads(s) else s for s in body)
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
             stmt.Let(i, i_o * lanes + m.r),
-            stmt.Guard(live, (stmt.Let(m.start, m.entries.lo), stmt.Let(m.stop, m.entries.hi))),
-            stmt.Let(longest, LaneReduce("max", (m.r,), select(live, m.stop - m.start, zero))),
+            stmt.Guard(bounded, (stmt.Let(m.start, m.entries.lo), stmt.Let(m.stop, m.entries.hi))),
+            stmt.Let(longest, LaneReduce("max", (m.r,), select(bounded, m.stop - m.start, zero))),
             *_guard_stores(body, live),
         )
         lane = Loop(m.r, const(0), const(lanes), "lane", inside)
