@@ -268,9 +268,16 @@ def test_rows_of_rows_that_are_missing(where: Place) -> None:
     values = torch.arange(1.0, 6.0, device=where.device)
     A = tw.SparseTensor.from_coords(coords, values, (3, 40, 3), "ragged.3")
     close(inner_sums(A), A.to_dense().sum(2).t())
+    close(sums(A), A.to_dense().sum(2))
 
 
 @tw.program
 def inner_sums(a, y):  # type: ignore[no-untyped-def]
     i, j, k = tw.axes("i j k")
     y[j, i] = tw.sum(k, a[i, j, k])
+
+
+@tw.program
+def sums(a, y):  # type: ignore[no-untyped-def]
+    i, j, k = tw.axes("i j k")
+    y[i, j] = tw.sum(k, a[i, j, k])

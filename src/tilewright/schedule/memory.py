@@ -14,6 +14,7 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, transform, walk
+from tilewright.lowering.lanes import value_lanes
 from tilewright.schedule.edit import blocks, edit, find, illegal, uses
 from tilewright.schedule.legal import APART, at_least, fresh, sets, unset, within
 
@@ -27,7 +28,7 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     at_least(what, distance)
     if loop.kind == "lane":
         raise illegal(what, "it is a lane: all of it is read at once", "fetch in a serial loop")
-    gathers = _gathers(loop)
+    gathers = [g for g in _gathers(loop) if not _by_lane(p, loop, g[2])]
     if not gathers:
         raise illegal(what, "nothing in it is read through an index array", ir=loop)
 
@@ -67,6 +68,13 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
                 if let.var in inner and not _needs(loop, inner):
                     found.setdefault(n.buffer.name, (let, table, n))
     return list(found.values())
+
+
+def _by_lane(p: flat.Program, loop: Loop, x: Load) -> bool:
+    """Whether an address differs from lane to lane of a loop that begins elsewhere."""
+    table = value_lanes(p)
+    own = {n.var for n in walk(loop.body) if isinstance(n, Loop)}
+    return any(table.get(v) for v in walk(x.indices) if isinstance(v, Var) and v not in own)
 
 
 def _needs(loop: Loop, names: set[Var]) -> bool:

@@ -51,7 +51,9 @@ class _Rows:
     r: Var
     start: Var
     stop: Var
-    guards: tuple[Expr, ...] = ()  # what must hold for a row to have bounds, as far as rows alone decide it
+    guards: tuple[
+        Expr, ...
+    ] = ()  # what must hold for a row to have bounds, as far as rows alone decide it
 
 
 def _match(
@@ -83,13 +85,8 @@ def _match(
     names = (fresh(p, n) for n in ("r", f"{rows}_start", f"{rows}_stop"))
     moving = [x.var for x in within(outer.body) if isinstance(x, Loop) and x.kind != "grid"]
     guards = [c for c in _guards(outer.body, inner) if not any(uses(c, v) for v in moving)]
-    own = [c for c in guards if not any(_reads_at(n, outer.var) for n in walk(c))]
     r, start, stop = map(Var, names, ("i32", dtype, dtype))
-    return _Rows(outer, inner, r, start, stop, tuple(own))
-
-
-def _reads_at(n: object, v: Var) -> bool:
-    return isinstance(n, Load | Lookup) and uses(n, v)
+    return _Rows(outer, inner, r, start, stop, tuple(guards))
 
 
 def _guards(body: tuple[stmt.Stmt, ...], entries: Loop) -> tuple[Expr, ...]:
@@ -130,14 +127,22 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
     longest = Var(fresh(p, "longest"), m.start.dtype)
     zero = Const(0, m.start.dtype)
     live = i < m.rows.hi
-    bounded = reduce(and_, m.guards, live)
+    bounds: tuple[stmt.Stmt, ...] = (
+        stmt.Let(m.start, m.entries.lo),
+        stmt.Let(m.stop, m.entries.hi),
+    )
+    bounded = live
+    if m.guards:
+        held = Var(fresh(p, "held"), "b1")
+        bounds = (stmt.Let(held, reduce(and_, m.guards)), stmt.Guard(held, bounds))
+        bounded = live & held
     body = splice(m.rows.body, _entries(p, m, longest, const(1), unroll))
     body = tuple(stmt.Guard(live, (s,)) if _reads(s) else s for s in body)
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
         inside: tuple[stmt.Stmt, ...] = (
             stmt.Let(i, i_o * lanes + m.r),
-            stmt.Guard(bounded, (stmt.Let(m.start, m.entries.lo), stmt.Let(m.stop, m.entries.hi))),
+            stmt.Guard(live, bounds),
             stmt.Let(longest, LaneReduce("max", (m.r,), select(bounded, m.stop - m.start, zero))),
             *_guard_stores(body, live),
         )
@@ -156,7 +161,8 @@ def _even(what: str, made: flat.Program) -> flat.Program:
 
 def _reads(s: stmt.Stmt) -> bool:
     """Whether a statement reads something of its row, as the row's number in a list of rows."""
-    return isinstance(s, stmt.Let) and any(isinstance(n, Load) for n in walk(s.value))
+    read = s.value if isinstance(s, stmt.Let) else s.cond if isinstance(s, stmt.Guard) else ()
+    return any(isinstance(n, Load) for n in walk(read))
 
 
 def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, ...]:
