@@ -28,7 +28,7 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     at_least(what, distance)
     if loop.kind == "lane":
         raise illegal(what, "it is a lane: all of it is read at once", "fetch in a serial loop")
-    gathers = [g for g in _gathers(loop) if not _by_lane(p, loop, g[2])]
+    gathers = [g for g in _gathers(loop) if not _by_lane(p, g[2])]
     if not gathers:
         raise illegal(what, "nothing in it is read through an index array", ir=loop)
 
@@ -70,11 +70,10 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
     return list(found.values())
 
 
-def _by_lane(p: flat.Program, loop: Loop, x: Load) -> bool:
-    """Whether an address differs from lane to lane of a loop that begins elsewhere."""
-    table = value_lanes(p)
-    own = {n.var for n in walk(loop.body) if isinstance(n, Loop)}
-    return any(table.get(v) for v in walk(x.indices) if isinstance(v, Var) and v not in own)
+def _by_lane(p: flat.Program, x: Load) -> bool:
+    """Whether an address needs a value that each lane has of its own; lanes themselves begin where they begin."""
+    table, loops = value_lanes(p), {n.var for n in walk(p.body) if isinstance(n, Loop)}
+    return any(table.get(v) for v in walk(x.indices) if isinstance(v, Var) and v not in loops)
 
 
 def _needs(loop: Loop, names: set[Var]) -> bool:
