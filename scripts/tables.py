@@ -32,18 +32,20 @@ the kernel alone, the pages of a new output are what it waits for; on the smalle
 
 SPMM_MISS = """
 The goals (1.7x in fp32, 2.8x in bf16) are missed. From F = 128 on the larger graphs gather at 8 to 9 TB/s, which is
-the rate of the second-level cache; on the smallest, 4.2 us of every time are those of an empty launch. In bf16 cuSPARSE
-is at its best on long rows (proteins- and reddit-sized, from F = 128 on), where both run at that rate.
+the rate of the second-level cache; the smallest take 7 to 9 us whatever F is up to 128: a launch, and memory that is
+waited for. In bf16 cuSPARSE is at its best on long rows (proteins- and reddit-sized, from F = 128 on), where both run
+at the cache's rate.
 """.strip().splitlines()
 
 BLOCKS = """
 `rows of blocks in one`: the blocks of so many rows were stored as one, zeros included, by `to_format`, so that a tile
-of x serves them all; the conversion is a column of the file, not of the time.
+of x serves them all; the conversion is a column of the file, not of the time. `chosen unmeasured` is what the rule
+chose before it was fitted to this table.
 """.strip().splitlines()
 
 GROWTH = """
-The fastest of several calls, freed memory kept by the process. Without that the pages of new arrays, which only large
-ones get from the system, cost more than the conversion: times are two to four times as long, and grow by 1.5 to 3.9.
+The fastest of several calls, freed memory kept by the process: pages of new arrays, which only large ones get from the
+system, would look like growth.
 """.strip().splitlines()
 
 

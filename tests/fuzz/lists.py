@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from fuzz.draws import each
 from torch import Tensor
 
 from tilewright.ops.backend import backend
@@ -110,12 +111,4 @@ def judge(d: Draw) -> str | None:
 
 
 def run(count: int, seed: int) -> Iterator[str]:
-    """What went wrong, draw by draw."""
-    for n in range(count):
-        d = draw(seed, n)
-        try:
-            why = judge(d)
-        except Exception as broken:
-            why = f"{type(broken).__name__}: {broken}"
-        if why is not None:
-            yield f"list {n} of seed {seed} on {d.where}: {d.words}: {why}"
+    return each("list", draw, judge, count, seed)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fuzz.draws import each
 from fuzz.lists import KINDS, pattern
 from torch import Tensor
 
@@ -216,12 +217,4 @@ def judge(d: Draw) -> str | None:
 
 
 def run(count: int, seed: int) -> Iterator[str]:
-    """What went wrong, draw by draw."""
-    for n in range(count):
-        d = draw(seed, n)
-        try:
-            why = judge(d)
-        except Exception as broken:
-            why = f"{type(broken).__name__}: {broken}"
-        if why is not None:
-            yield f"product {n} of seed {seed} on {d.where}: {d.words}: {why}"
+    return each("product", draw, judge, count, seed)

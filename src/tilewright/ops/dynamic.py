@@ -25,8 +25,7 @@ from tilewright.ops.dtypes import name_of
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
 from tilewright.ops.library import plainly, wants_grad
-from tilewright.ops.linear import linear
-from tilewright.ops.sparse import check_dense
+from tilewright.ops.linear import check_operands, linear
 from tilewright.pit.choice import Chooser, Site
 from tilewright.pit.tiles import Costs, costs_of, estimated
 from tilewright.pit.watch import Watch
@@ -73,17 +72,7 @@ def _ordinary(x: Tensor, w: Tensor) -> bool:
 
 def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
     where = "linear.auto(x, w, b)"
-    rank = max(x.dim(), 1) if isinstance(x, Tensor) else 2
-    check_dense(where, "x", x, rank, getattr(x, "device", torch.device("cpu")), "x")
-    check_dense(where, "w", w, 2, x.device, "x")
-    if w.shape[1] != x.shape[-1]:
-        expected = f"{x.shape[-1]} columns, as many as x"
-        raise error("shape", where=where, name="w", got=tuple(w.shape), expected=expected)
-    if b is not None:
-        check_dense(where, "b", b, 1, x.device, "x")
-        if b.shape[0] != w.shape[0]:
-            expected = f"{w.shape[0]} entries"
-            raise error("shape", where=where, name="b", got=tuple(b.shape), expected=expected)
+    check_operands(x, w, b, where, least=1)
     for name, t in (("w", w), ("b", b)):
         if t is not None and t.dtype != x.dtype and _ordinary(x, w):
             raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{x.dtype}, as x")

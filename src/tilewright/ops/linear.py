@@ -115,9 +115,10 @@ def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
     return sparse
 
 
-def check_operands(x: Tensor, w: Tensor, b: Tensor | None, where: str) -> None:
-    """x: [..., k], w: [n, k], b: [n], on one device."""
-    check_dense(where, "x", x, max(x.dim(), 2), x.device, "x")
+def check_operands(x: Any, w: Any, b: Any, where: str, least: int = 2) -> None:
+    """x: [..., k] of `least` dimensions or more, w: [n, k], b: [n], on one device."""
+    rank = max(x.dim(), least) if isinstance(x, Tensor) else least
+    check_dense(where, "x", x, rank, getattr(x, "device", torch.device("cpu")), "x")
     check_dense(where, "w", w, 2, x.device, "x")
     if w.shape[1] != x.shape[-1]:
         expected = f"{x.shape[-1]} columns, as many as x"

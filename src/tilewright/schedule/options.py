@@ -51,7 +51,7 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
     warps, unroll = setting.get("warps", 4), setting.get("unroll", 1)
     held = setting["rows"] * setting["width"] // (32 * warps) * unroll
     if half:
-        return 64 if held < 128 else 96
+        return 64 if held < 128 else 96  # so many do not fit 64
     if unroll > 4 or held < 16 or (warps == 1 and held < 64):
         return None
     if held == 16 and setting.get("whole"):
