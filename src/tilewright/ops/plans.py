@@ -17,6 +17,7 @@ from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.settings import feature_width, pack
 from tilewright.ops.spaces import SETTINGS, fits_registers
+from tilewright.runtime.likeness import ranks
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
 from tilewright.tune.cost import Model, lists, rank
@@ -85,21 +86,32 @@ def choose(
 
 
 def work_list_of(s: Structure, setting: Setting) -> WorkList:
-    key = ("list", setting["rows"], setting["long"], setting["chunk"])
+    alike = setting.get("alike", 0)
+    key = ("list", setting["rows"], setting["long"], setting["chunk"], alike)
     if key not in s.plans:
         assert s.indptr is not None
-        s.plans[key] = make_work_list(s.indptr, setting)
+        s.plans[key] = make_work_list(s.indptr, setting, ranks_of(s) if alike else None)
     made: WorkList = s.plans[key]
     return made
 
 
 def segments_of(s: Structure, setting: Setting) -> WorkList:
     """Parts of rows, for what is done entry by entry."""
-    key = ("segments", setting["rows"], setting["chunk"], setting["edges"])
+    alike = setting.get("alike", 0)
+    key = ("segments", setting["rows"], setting["chunk"], setting["edges"], alike)
     if key not in s.plans:
         assert s.indptr is not None
-        s.plans[key] = make_segments(s.indptr, setting)
+        s.plans[key] = make_segments(s.indptr, setting, ranks_of(s) if alike else None)
     made: WorkList = s.plans[key]
+    return made
+
+
+def ranks_of(s: Structure) -> Tensor:
+    """Places of the rows in an order in which neighbours share columns."""
+    if "ranks" not in s.plans:
+        assert s.indptr is not None and s.indices is not None
+        s.plans["ranks"] = ranks(s.indptr, s.indices, s.shape[1])
+    made: Tensor = s.plans["ranks"]
     return made
 
 

@@ -71,6 +71,7 @@ def lists(span: int, half: bool) -> Space:
             Param("rows", (2, 4, 8, 16), format=True),
             Param("long", (16, 32, 128), format=True),
             Param("chunk", (128, 512, 2048), format=True),
+            Param("alike", (0, 1), format=True),
             Param("unroll", (2, 4, 8)),
             Param("warps", (1, 2, 4)),
             Param("width", tiles),

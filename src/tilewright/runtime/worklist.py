@@ -6,6 +6,9 @@ In: row pointers. Out: `units` [n, 4] and `segs` [n, 3, rows] as `schedule.work`
     longer ones                   cut in pieces of `chunk` entries, a unit each, spread over the lanes
 
 `make_segments`: for what is done entry by entry, all rows are cut in parts of at most `chunk` entries.
+
+Where ranks are given (`runtime/likeness.py`), rows are sorted by the power of two of their length, and by rank within:
+lanes of a unit end at different times, but read the same columns.
 """
 
 from __future__ import annotations
@@ -48,14 +51,16 @@ class WorkList:
         return self.spaces[key]
 
 
-def make_work_list(indptr: Tensor, setting: Setting) -> WorkList:
+def make_work_list(indptr: Tensor, setting: Setting, rank: Tensor | None = None) -> WorkList:
     """Units of a csr structure. Waits for the device (list lengths), so it belongs in preparation."""
     lanes, longest, chunk = setting["rows"], setting["long"], setting["chunk"]
     start = indptr[:-1].long()
     degree = indptr[1:].long() - start
-    order = torch.argsort(degree, descending=True, stable=True)
+    order = _longest_first(degree, None)
     n_long = int((degree > longest).sum())
     cut, short = order[:n_long], order[n_long:]
+    if rank is not None:
+        short = short[_longest_first(degree[short], rank[short])]
     cut_units, cut_segs = _pieces(cut, start, degree, chunk, lanes)
     units, segs = _groups(short, start, degree, lanes)
     return WorkList(
@@ -66,16 +71,25 @@ def make_work_list(indptr: Tensor, setting: Setting) -> WorkList:
     )
 
 
-def make_segments(indptr: Tensor, setting: Setting) -> WorkList:
+def make_segments(indptr: Tensor, setting: Setting, rank: Tensor | None = None) -> WorkList:
     """Parts of rows, longest first, `rows` of them in a unit; steps take `edges` entries. Waits for the device."""
     lanes, chunk, across = setting["rows"], setting["chunk"], setting["edges"]
     start = indptr[:-1].long()
     degree = indptr[1:].long() - start
     row, lo, hi = _cut(torch.arange(len(degree), device=indptr.device), start, degree, chunk)[:3]
-    order = torch.argsort(hi - lo, descending=True, stable=True)
+    order = _longest_first(hi - lo, None if rank is None else rank[row])
     units, segs = _lanes(row[order], lo[order], hi[order], lanes)
     units[:, 0] = (units[:, 0] + across - 1) // across
     return WorkList(units.to(indptr.dtype), segs.to(indptr.dtype), 0, dict(setting))
+
+
+def _longest_first(length: Tensor, rank: Tensor | None) -> Tensor:
+    """The order of rows by length; with ranks: by its power of two, then by rank."""
+    if rank is None:
+        return torch.argsort(length, descending=True, stable=True)
+    by_rank = torch.argsort(rank, stable=True)
+    power = torch.frexp((length[by_rank].double() - 0.5).clamp(min=0))[1]
+    return by_rank[torch.argsort(power, descending=True, stable=True)]
 
 
 def _cut(
@@ -105,15 +119,15 @@ def _pieces(
 
 
 def _groups(rows: Tensor, start: Tensor, degree: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
-    """One unit for each group of short rows, which come longest first."""
+    """One unit for each group of short rows."""
     return _lanes(rows, start[rows], start[rows] + degree[rows], lanes)
 
 
 def _lanes(row: Tensor, lo: Tensor, hi: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
-    """Rows or parts of rows, longest first, one in each lane; lanes left over have row -1."""
+    """Rows or parts of rows, one in each lane; lanes left over have row -1."""
     missing = -row.shape[0] % lanes
     empty = torch.tensor([-1, 0, 0], device=row.device).expand(missing, 3)
     segs = torch.cat([torch.stack([row, lo, hi], 1), empty]).view(-1, lanes, 3)
-    trip = (hi - lo)[::lanes]
+    trip = (segs[:, :, 2] - segs[:, :, 1]).amax(1)
     zero = torch.zeros_like(trip)
     return torch.stack([trip, zero, zero, zero], 1), segs.transpose(1, 2).contiguous()

@@ -3,6 +3,7 @@
 A setting is a small dictionary of integers (so that it can be stored, compared and passed through torch):
 
     rows, unroll, long, chunk    rows in a unit, unrolled entries, longest short row, entries of a piece
+    alike                        1: rows that share columns are neighbours in a work list
     width, outer                 feature tile; 1: feature tiles outermost in the grid
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
     edges                        entries in a tile
