@@ -33,7 +33,7 @@ FIELDS = {
 
 
 def pack(setting: Setting) -> int:
-    """One non-negative integer; keys that only a plan needs (long, chunk) are left out."""
+    """One non-negative integer; keys that only a plan needs (long, chunk, alike) are left out."""
     made, at = 0, 0
     for name, (bits, unit) in FIELDS.items():
         value = setting.get(name, 0)
