@@ -291,3 +291,11 @@ def test_entries_read_once(tiled: Place) -> None:
     for stage in ("scheduled", "tile"):
         said = plan.kernel.stages[stage]
         assert text(parse(said)).strip() == said.strip()
+
+
+@pytest.mark.parametrize("width", [32, 128, 130, 512])
+def test_gathers_are_asked_for_early(width: int) -> None:
+    """On the CPU, at every width: rows of x that are not in a cache take as long as hundreds of products."""
+    A = tw.SparseTensor.from_dense(matrix(30, 40))
+    plan = tw.spmm.plan(A, randn(40, width))
+    assert "__builtin_prefetch(x" in plan.kernel.stages["c"]

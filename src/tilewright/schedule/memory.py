@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, select
 from tilewright.ir.flat import Loop
+from tilewright.ir.loops import Lookup
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.lowering.lanes import value_lanes
 from tilewright.schedule.edit import blocks, edit, find, illegal, uses
@@ -71,9 +72,12 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
 
 
 def _by_lane(p: flat.Program, x: Load) -> bool:
-    """Whether an address needs a value that each lane has of its own; lanes themselves begin where they begin."""
-    table, loops = value_lanes(p), {n.var for n in walk(p.body) if isinstance(n, Loop)}
-    return any(table.get(v) for v in walk(x.indices) if isinstance(v, Var) and v not in loops)
+    """Whether an address needs a value that each lane reads for itself; lanes themselves begin where they begin."""
+    lanes, needed = value_lanes(p), flat.made_of(p.body, x.indices)
+    lets = (s for s in walk(p.body) if isinstance(s, stmt.Let) and s.var in needed)
+    return any(
+        lanes.get(s.var) and any(isinstance(n, Load | Lookup) for n in walk(s.value)) for s in lets
+    )
 
 
 def _needs(loop: Loop, names: set[Var]) -> bool:
