@@ -279,7 +279,7 @@ class _Bind:
         if isinstance(s, coord.Assign):
             for t, v in zip(s.targets, s.values, strict=True):
                 if t.buffer.name not in self.tensors:
-                    self.tensors[t.buffer.name] = self.output(t, v)
+                    self.tensors[t.buffer.name] = self.output(s, t, v)
         elif isinstance(s, coord.Append):
             self.append_outputs(s)
         table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
@@ -290,7 +290,7 @@ class _Bind:
             return Reduce(rebind(n.monoid, self.acc), n.over, n.args, n.part)
         return None
 
-    def output(self, target: Load, value: Expr) -> Tensor:
+    def output(self, s: coord.Assign, target: Load, value: Expr) -> Tensor:
         name = target.buffer.name
         lead = self.structure_of(target, value)
         if lead is not None:
@@ -299,7 +299,10 @@ class _Bind:
             shape = (*self.held(t), *(n for _, n in trail))
             return grown(name, dtype, t, trail, Buffer(name, dtype, shape, "out"), "out")
         hints = dict(self.traced.sized).get(name)
-        shape = tuple(self.out_dim(name, d, ix, hints) for d, ix in enumerate(target.indices))
+        sizes = self.extents(s)
+        shape = tuple(
+            self.out_dim(name, d, ix, hints, sizes) for d, ix in enumerate(target.indices)
+        )
         wide = self.traced.wide or name in self.traced.kept
         dtype = self.acc if wide else self.result_dtype()
         if isinstance(value, Reduce) and value.monoid.name in ("argmax", "argmin"):
@@ -309,24 +312,27 @@ class _Bind:
         dtype = dict(self.traced.typed).get(name, dtype)
         return Tensor(name, dtype, shape, "out", values=Buffer(name, dtype, shape, "out"))
 
-    def out_dim(self, name: str, d: int, ix: Expr, hints: Any) -> Expr:
+    def extents(self, s: coord.Stmt) -> dict[Index, Expr]:
+        """The sizes of a statement's indices, those that count parts of others included."""
+        found = [n for n in walk(s) if isinstance(n, Index)]
+        known = {n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes}
+        return coord.part_sizes((s,), known)
+
+    def out_dim(self, name: str, d: int, ix: Expr, hints: Any, sizes: dict[Index, Expr]) -> Expr:
         if hints is not None:
             ref, dim = hints[d]
             return self.tensors[ref].shape[dim]
         if isinstance(ix, Index):
-            label = f"n_{ix.name}"
-            if label not in self.sizes:
+            if ix not in sizes:
                 raise error("unknown-axis", name=ix.name)
-            return self.sizes[label]
+            return sizes[ix]
         raise error(
             "unknown-axis", where=f"{name}[...] is written through an index array", name=str(ix)
         )
 
     def append_outputs(self, s: coord.Append) -> None:
         """A list with room for every candidate (or as it was `sized`): one for each group, or (start) one for all."""
-        found = [n for n in walk(s) if isinstance(n, Index)]
-        known = {n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes}
-        sizes = coord.part_sizes((s,), known)
+        sizes = self.extents(s)
         group = tuple(size_of(g, sizes) for g in s.group)
         room: Expr = Const(1, "i64")
         for ix in s.over:

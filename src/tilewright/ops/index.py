@@ -8,6 +8,7 @@ room for everything; how much of them counts is a number on the device, and only
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -16,14 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.language.trace import trace
+from tilewright.language.trace import Traced, trace
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
-from tilewright.pit.detect import choices, chunk_of, lengths, tiles
+from tilewright.pit.detect import (
+    ALONE,
+    LEAST,
+    SPLIT,
+    choices,
+    chunk_of,
+    flags,
+    lengths,
+    raised,
+    tiles,
+)
 from tilewright.schedule.options import COptions
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -138,11 +149,12 @@ class Index:
         if _product(made.grid) >= MOST:
             expected = f"fewer than {MOST} micro-tiles"
             raise error("argument", where=where, name="tile", got=made.grid, expected=expected)
-        chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
         rows, columns = (0 if t is None else t for t in tile)
-        name = _detector(
-            rows, columns, grouped, ordered, chunk if ordered and not grouped else 1, above
-        )
+        if ordered and rows * columns != 1 and backend_of(x.device) == "triton":
+            return _by_flags(made, x, rows, columns, grouped, [threshold] if above else [])
+        chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
+        chunk = chunk if ordered and not grouped else 1
+        name = _named(tiles, rows, columns, grouped, ordered, chunk, above)
         outs = _run(name, {"x": x}, [threshold] if above else [])
         if grouped or not ordered:
             return _with(made, outs[0], outs[1])
@@ -200,16 +212,30 @@ _LENGTHS, _CHOICES = (register(trace(p)).traced.name for p in (lengths, choices)
 
 
 @cache
-def _registered(*asked: int) -> str:
-    return register(tiles(*asked)).traced.name
+def _registered(program: Callable[..., Traced], *asked: int) -> str:
+    return register(program(*asked)).traced.name
 
 
-def _detector(*asked: int) -> str:
+def _named(program: Callable[..., Traced], *asked: int) -> str:
     """The name of a detector; a constant to torch.compile."""
-    return _registered(*asked)
+    return _registered(program, *asked)
 
 
-_detector._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_named._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _by_flags(
+    made: Index, x: Tensor, rows: int, columns: int, grouped: bool, above: list[float]
+) -> Index:
+    """The same lists, of flags that are made first."""
+    seen = _run(_named(flags, rows or SPLIT, columns, bool(above)), {"x": x}, above)[0]
+    if grouped:
+        return _with(made, *_run(_named(tiles, 1, 1, True), {"x": seen}, []))
+    if not rows:
+        seen = _run(_named(flags, 0, 1), {"x": seen}, [])[0]
+    chunk = 0 if seen.numel() <= ALONE else max(chunk_of(seen.numel()), LEAST)
+    outs = _run(_named(raised, chunk), {"seen": seen.reshape(-1)}, [])
+    return _with(made, outs[1], last_of(outs[2])) if chunk else _with(made, *outs)
 
 
 def last_of(ends: Tensor) -> Tensor:

@@ -9,6 +9,9 @@ In: which micro-tile, how lists are grouped and ordered. Out: a traced program f
 A detector is one `append`. Ordered lists need to know where each part begins: parts of a list are made first, each by a
 program of its own, then put one behind the other (`start`). No launch waits for the host.
 
+`flags` says of each micro-tile whether it holds something, all of them side by side; a list is then made of the flags.
+GPUs do that: where lists are few, their programs alone would not keep memory busy.
+
     tiles(8, 32)     append(found, count, nth(I, K), over=(I, K), where=any((i, k), x[i, k] != 0)), i within 8 of I ...
 """
 
@@ -26,6 +29,9 @@ from tilewright.language.trace import Param, Traced, append, axes, nth, part, tr
 
 CHUNKS = 2048  # parts of an ordered list, at most; each looks at the counts of all before it
 LARGEST = 4**10
+SPLIT = 64  # rows that are looked at together where a micro-tile has all of them
+ALONE = 1 << 13  # flags that one program lists
+LEAST = 1 << 10  # and where many do, each of them
 
 
 def chunk_of(candidates: int) -> int:
@@ -71,6 +77,38 @@ def tiles(
     if ordered and not grouped:
         return _trace(parts, f"{name}_parts_{chunk}", scalars)
     return _trace(whole, name if ordered else f"{name}_any_order", scalars)
+
+
+@cache
+def flags(rows: int, columns: int, threshold: bool = False) -> Traced:
+    """seen[I, K], 1 where a micro-tile holds something; 0 rows or columns: all of them, and no such dimension."""
+
+    def flagged(x: Param, seen: Param, t: Any = None) -> None:
+        over, here = _seen(x, t, rows, columns, *_outer(rows, columns, None))
+        seen.typed("u8")
+        seen[over] = fn.where(here, 1, 0)
+
+    name = f"flags_{rows}x{columns}{'_above' if threshold else ''}"
+    return _trace(flagged, name, ("t",) if threshold else ())
+
+
+@cache
+def raised(chunk: int = 0) -> Traced:
+    """The places p with seen[p] != 0, in order; by programs that look at `chunk` of them, or by one."""
+
+    def whole(seen: Param, found: Param, count: Param) -> None:
+        (p,) = axes("p")
+        append(found, count, p, where=fn.not_equal(seen[p], 0), over=p)
+
+    def parts(seen: Param, number: Param, found: Param, ends: Param) -> None:
+        b, c = axes("b c")
+        p = part(b, chunk, "p")
+        number.typed("i32")
+        number[b] = fn.sum(p, fn.where(fn.not_equal(seen[p], 0), 1, 0))
+        before = fn.sum(c, fn.where(c < b, number[c], 0))
+        append(found, ends, p, where=fn.not_equal(seen[p], 0), over=p, group=b, start=before)
+
+    return _trace(parts, f"raised_{chunk}", ()) if chunk else _trace(whole, "raised", ())
 
 
 def _trace(program: Callable[..., None], name: str, scalars: tuple[str, ...]) -> Traced:

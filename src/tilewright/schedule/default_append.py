@@ -29,7 +29,8 @@ from tilewright.schedule.shape import (
 
 CELLS = 2048  # elements that a tile of a detector holds
 STEPS = 4  # times as many where tiles that are looked at come one after the other: each waits for memory
-SPAN = 256  # of them, along a reduction over a whole dimension
+FLAGS = 4096  # where there is nothing to look at but one number for each candidate
+SPAN = 1024  # of them, along a reduction over a whole dimension
 THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
 
 
@@ -39,12 +40,12 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     inner = [
         r for r in nest.reductions if around and any(n is r.loop for n in walk(around[-1].body))
     ]
-    most = room = setting.get("cells", CELLS * STEPS if inner and not s.shared else CELLS)
+    most = room = _room(s.shared, bool(nest.reductions), bool(inner))
     for r in nest.reductions:
         if r.loop in around:
             continue
         inside = r in inner
-        made, used = _reduction(made, nest, r, room if inside else most)
+        made, used = in_lanes(made, nest, r, room if inside else most)
         room //= used if inside else 1
     over = [x for x in around if not uses(s.group, x.var)]
     if over:
@@ -55,6 +56,13 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         if alone and is_steady(x) and left:
             made = made.then("kind", x.var.name, "grid")
     return made if s.shared else made.then("carry")
+
+
+def _room(shared: bool, reduces: bool, looks: bool) -> int:
+    """The elements of a tile."""
+    if shared or reduces:
+        return CELLS * STEPS if looks and not shared else CELLS
+    return FLAGS
 
 
 def _around(p: flat.Program, s: stmt.Append) -> list[Loop]:
@@ -80,7 +88,7 @@ def _told_apart(made: Scheduled, before: Scheduled) -> Scheduled:
     return made if lanes_of((s.where, s.value), value_lanes(made.program)) else before
 
 
-def _reduction(s: Scheduled, nest: Nest, r: Reduction, room: int) -> tuple[Scheduled, int]:
+def in_lanes(s: Scheduled, nest: Nest, r: Reduction, room: int) -> tuple[Scheduled, int]:
     """Lanes, as far as there is room; the lanes that were taken."""
     if r.variable or bounds_another(nest, r) or not all(f.monoid.laned for f in r.folds):
         return s, 1

@@ -19,7 +19,7 @@ from tilewright.ir.expr import Const, Load
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.append import append_of
-from tilewright.schedule.default_append import append_triton
+from tilewright.schedule.default_append import append_triton, in_lanes
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
 from tilewright.schedule.record import Scheduled
@@ -33,6 +33,10 @@ from tilewright.schedule.shape import (
     nest_of,
     product_of,
 )
+
+TESTS = ("any", "all")
+LOOKED = 4096  # elements of a tile that is looked at
+FAR = 32  # of them, along a dimension whose elements lie apart
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
@@ -201,6 +205,8 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         for r in nest.reductions
         if not r.variable and r.depth == 0 and not bounds_another(nest, r)
     ]
+    if _looks(nest, dense):
+        return _parts(s, nest, dense)
     if dense and nest.free and nest.fits_lanes(nest.free[-1]):
         stored = [x for x in nest.free if x.var.name.startswith("p_")]
         name = (stored or nest.free[-1:])[0].var.name
@@ -217,6 +223,35 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         s = s.then("kind", f"{first.var.name}_i", "lane")
         s = s.then("kind", f"{first.var.name}_o", "grid")
     return s
+
+
+def _looks(nest: Nest, dense: list[Reduction]) -> bool:
+    """Whether parts of a constant size are added up, or all that is asked is if something holds."""
+    small = all(
+        (r.constant and _laned(r)) or all(f.monoid.name in TESTS for f in r.folds) for r in dense
+    )
+    whole = bool(dense) and len(dense) == len(nest.reductions) and nest.free == nest.spatial
+    return small and whole and nest.fits_lanes(nest.free[-1])
+
+
+def _parts(s: Scheduled, nest: Nest, parts: list[Reduction]) -> Scheduled:
+    """All of a small part at once, and as many parts as make a tile. Of what is larger than a tile: neighbours."""
+    room, last = LOOKED, nest.free[-1].var
+    for r in parts:
+        if r.constant:
+            s, used = in_lanes(s, nest, r, room)
+            room //= used
+    for r in parts:
+        loads = [n for n in walk(r.loop.body) if isinstance(n, Load)]
+        if not r.constant and room > 1:
+            beside = any(is_unit(r.loop.var, n.indices[0]) for n in loads)
+            size = room if beside else min(room, FAR)
+            s = s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane")
+            s, room = _by_lane(s, r), room // size
+    if room == 1:
+        return s
+    s = s.then("split", last.name, room).then("kind", f"{last.name}_i", "lane")
+    return s.then("kind", f"{last.name}_o", "grid")
 
 
 def _features(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:

@@ -73,7 +73,7 @@ def _gathers(loop: Loop) -> list[tuple[stmt.Let, Buffer, Load]]:
 
 def _by_lane(p: flat.Program, x: Load) -> bool:
     """Whether an address needs a value that each lane reads for itself; lanes themselves begin where they begin."""
-    lanes, needed = value_lanes(p), flat.made_of(p.body, x.indices)
+    lanes, needed = value_lanes(p), flat.made_of(p.body, *x.indices)
     lets = (s for s in walk(p.body) if isinstance(s, stmt.Let) and s.var in needed)
     return any(
         lanes.get(s.var) and any(isinstance(n, Load | Lookup) for n in walk(s.value)) for s in lets
