@@ -162,6 +162,8 @@ class Listed(Node):
 
     below: how many entries count; without it all do. What is not named is skipped. Indices of the list before its place
     are groups: each has a list of its own. k = listed(ks[I, p], place=p, below=count[I]), for i within 32 of I.
+    The place may be an index as well: packed[i, p] = x[i, k] lists values as the list lists k's. What lies behind the
+    entries of such an output is not defined.
     """
 
     index: Index
@@ -221,11 +223,15 @@ class Program(Node):
 
 
 def spatial(s: Assign) -> tuple[Index, ...]:
-    """The indices of the targets, in the order they appear, and those of groups that have lists of their own."""
+    """The indices of the targets, in the order they appear, and those of groups that have lists of their own; an
+    index that a list names, where a target has its place."""
     groups = tuple(g for n in s.listed for g in groups_of(n))
+    places = {n.place: n for n in s.listed}
     seen: dict[Index, None] = {}
     for n in walk(tuple(t.indices for t in s.targets)):
-        if isinstance(n, Index):
+        if n in places:
+            seen |= dict.fromkeys((*groups_of(places[n]), places[n].index))
+        elif isinstance(n, Index):
             if n.within is not None and n.within[0] in groups:
                 seen.setdefault(n.within[0])
             seen.setdefault(n)

@@ -50,9 +50,12 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     chosen = _chosen(flat.detach(), w)
     if chosen is None:
         return functional.linear(x, w, b)
-    multiply = _Product.apply if wants_grad((x, w)) else _multiply
-    y = multiply(flat, w, *chosen).view(*x.shape[:-1], w.shape[0])
-    return y if b is None else y + b
+    family, index = chosen
+    if wants_grad((x, w) if b is None else (x, w, b)):
+        y = _Product.apply(flat, w, b, family, index)
+    else:
+        y = family.run(flat, w, index, b)
+    return y.view(*x.shape[:-1], w.shape[0])
 
 
 @public
@@ -78,24 +81,24 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
             raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{x.dtype}, as x")
 
 
-def _multiply(x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
-    return family.run(x, w, index)
-
-
 class _Product(torch.autograd.Function):
     """A family's product; its gradient is the dense one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, family: Family, index: Index
+    ) -> Tensor:
         ctx.save_for_backward(x, w)
-        return _multiply(x, w, family, index)
+        made: Tensor = family.run(x, w, index, b)
+        return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, w = ctx.saved_tensors
         dx = grads[0] @ w if ctx.needs_input_grad[0] else None
         dw = grads[0].t() @ x if ctx.needs_input_grad[1] else None
-        return dx, dw, None, None
+        db = grads[0].sum(0) if ctx.needs_input_grad[2] else None
+        return dx, dw, db, None, None
 
 
 # --- the choice of a call -------------------------------------------------------------------------

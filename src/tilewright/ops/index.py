@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from tilewright.language.trace import trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend_of
+from tilewright.ops.kept import numbers
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -175,7 +176,7 @@ class Index:
     def from_lengths(size: Tensor, longest: int) -> Index:
         """The places b * longest + s of a padded batch [batch, longest] with s < size[b]; a list for each b."""
         _check_whole(size, 1, "size", "Index.from_lengths(size, longest)")
-        at = torch.arange(longest, dtype=torch.int32, device=size.device)
+        at = numbers(longest, torch.int32, size)
         number, found, ends = _run(_LENGTHS, {"size": size, "at": at}, [])
         return Index(found, number, (len(size), longest), ends=ends)
 
@@ -191,7 +192,7 @@ class Index:
     def from_choices(ids: Tensor, experts: int) -> Index:
         """For each expert e the places t * slots + s with ids[t, s] == e, in order. ids: [tokens, slots]"""
         _check_whole(ids, 2, "ids", "Index.from_choices(ids, experts)")
-        names = torch.arange(experts, dtype=ids.dtype, device=ids.device)
+        names = numbers(experts, ids.dtype, ids)
         number, found, ends = _run(_CHOICES, {"ids": ids.reshape(-1), "names": names}, [])
         return Index(found, number, tuple(ids.shape), ends=ends)
 
@@ -213,8 +214,8 @@ _detector._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def last_of(ends: Tensor) -> Tensor:
-    """Where the last list ends, in memory of its own: kernels are faster if all addresses are multiples of 16."""
-    return ends[-1:].clone() if len(ends) else ends.new_zeros(1)
+    """Where the last list ends: how many entries there are in all."""
+    return ends[-1:] if len(ends) else ends.new_zeros(1)
 
 
 def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
@@ -222,9 +223,9 @@ def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
 
 
 def _run(name: str, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
-    args, held = tuple(dense_arg(n, t) for n, t in inputs.items()), list(inputs.values())
+    held = list(inputs.values())
     ints = [FEW] if backend_of(held[0].device) == "c" else []
-    return run(program_text(name, args), held, ints, floats)
+    return run(dense_text(name, inputs), held, ints, floats)
 
 
 def _product(sizes: tuple[int, ...]) -> int:

@@ -71,31 +71,33 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None)
         return made
     check_operands(x, w, b, where)
     flat = x.reshape(-1, x.shape[-1])
-    y = _product(flat, w, sparse, x, where)
-    y = y if b is None else y + b
+    y = _product(flat, w, b, sparse, x, where)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 
 
-def _product(flat: Tensor, w: Tensor, sparse: Any, x: Tensor, where: str) -> Tensor:
+def _product(
+    flat: Tensor, w: Tensor, b: Tensor | None, sparse: Any, x: Tensor, where: str
+) -> Tensor:
     if isinstance(sparse, str) and sparse in ("rows", "k"):
-        return Pattern.detected(flat, sparse).times(flat, w)
+        return Pattern.detected(flat, sparse).times(flat, w, b)
     if isinstance(sparse, Index):
-        return Pattern.given(sparse, flat, where).times(flat, w)
+        return Pattern.given(sparse, flat, where).times(flat, w, b)
     if not isinstance(sparse, Tensor):
         raise error("argument", where=where, name="sparse", got=repr(sparse), expected=EXPECTED)
     if sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:-1]), x, where)
-        index = Index.from_mask(sparse.reshape(-1), (1, None))
-        return Pattern.given(index, flat, where).times(flat, w)
+        index = Index.from_mask(sparse.reshape(-1), (1, None), ordered=False)
+        return Pattern.given(index, flat, where).times(flat, w, b)
     if x.dim() == 3:
         _check_shape(sparse, (x.shape[0],), x, where)
         index = Index.from_lengths(sparse, x.shape[1])
-        return Pattern.given(index, flat, where).times(flat, w)
+        return Pattern.given(index, flat, where).times(flat, w, b)
     rows = _rows(sparse, x, where)
     if backend_of(x.device) == "triton":
-        return run(*_call(flat, w, rows, None))[0]
+        y = run(*_call(flat, w, rows, None))[0]
+        return y if b is None else y + b
     count = torch.full((1,), len(rows), dtype=torch.int32, device=x.device)
-    return Pattern("i", rows.int(), count).times(flat, w)
+    return Pattern("i", rows.int(), count).times(flat, w, b)
 
 
 def _check_shape(sparse: Tensor, shape: tuple[int, ...], x: Tensor, where: str) -> None:
@@ -166,7 +168,7 @@ def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None
 @public
 def list_plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None = None) -> Launch:
     """A bound launch over the lists of an index of x; setting: bm, bn, bk, group, warps, stages."""
-    return Launch(*Pattern.given(index, x, "list_plan(x, w, index)").call(x, w, setting))
+    return Launch(*Pattern.given(index, x, "list_plan(x, w, index)").call(x, w, None, setting))
 
 
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
@@ -178,7 +180,9 @@ def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Su
         raise error("argument", where=where, name="op", got=got, expected=expected)
     if isinstance(sparse, Index):
         made = Pattern.given(sparse, x, where)
-        return subject_of("linear(x, w)", None, lambda setting: (*made.call(x, w, setting), ()))
+        return subject_of(
+            "linear(x, w)", None, lambda setting: (*made.call(x, w, None, setting), ())
+        )
     if isinstance(sparse, Tensor) and sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:1]), x, where)
         sparse = sparse.nonzero()[:, 0]

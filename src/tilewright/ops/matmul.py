@@ -49,7 +49,7 @@ def _pattern(a: Tensor, b: Tensor, sparse: Any, where: str) -> Pattern:
     if isinstance(sparse, str) and sparse in ("rows", "k"):
         return Pattern.detected(a, sparse)
     if isinstance(sparse, str) and sparse == "columns":
-        index = Index.from_values(b, (None, 1))
+        index = Index.from_values(b, (None, 1), ordered=False)
         return Pattern("n", index.positions, index.counts, found=True)
     if not isinstance(sparse, Index):
         raise error("argument", where=where, name="sparse", got=repr(sparse), expected=EXPECTED)

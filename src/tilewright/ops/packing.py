@@ -1,0 +1,71 @@
+"""What lists name of an operand, side by side: x_packed[i, p] = x[i, k], where k stands at place p of the list of i.
+
+In: x [rows, k] in any layout, lists of k's for groups of rows or one for all. Out: [rows, room], of which only what is
+listed is written. A product reads it in the order of the list, so that x itself need not have its k's side by side.
+
+    y = run(.. from_packed(program over lists of k) .., x_packed=pack(x, positions, counts, 32))
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from tilewright.ir.coord import Assign
+from tilewright.ir.expr import Load
+from tilewright.ir.node import transform
+from tilewright.language.trace import Param, Ref, Traced, axes, listed, part, trace
+from tilewright.ops.args import dense_text
+from tilewright.ops.library import run
+from tilewright.ops.registry import register
+
+
+def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
+    """[rows, room], in one launch. size: rows that share a list, 0 for all of them"""
+    given = {"x": x.detach(), "k_list": positions, "k_count": counts}
+    return run(dense_text(_packing(size), given), list(given.values()), [])[0]
+
+
+def _packing(size: int) -> str:
+    """The name of the program; a constant to torch.compile."""
+    return _registered(size)
+
+
+_packing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def _registered(size: int) -> str:
+    def packed(x: Param, k_list: Param, k_count: Param, x_packed: Param) -> None:
+        group, p = axes("i_group p")
+        i = part(group, size, "i") if size else axes("i")[0]
+        at, count = (k_list[group, p], k_count[group]) if size else (k_list[p], k_count[0])
+        k = listed("k", at, p, below=count)
+        x_packed.sized(x.dim(0), k_list.dim(1 if size else 0))
+        x_packed[i, p] = x[i, k]
+
+    packed.__name__ = f"packed_for_{size}"
+    return register(trace(packed)).traced.name
+
+
+def from_packed(t: Traced) -> Traced:
+    """y[i, n] = sum(k, x[i, k] * w[n, k])  ->  y[i, n] = sum(k, x_packed[i, p] * w[n, k]), k at place p of its list"""
+    (s,) = t.body
+    assert isinstance(s, Assign)
+    packed, named, place = Ref("x_packed"), {"x": "x_packed"}, s.listed[0].place
+
+    def read(n: Any) -> Load | None:
+        mine = isinstance(n, Load) and n.buffer.name == "x"
+        return Load(packed, (n.indices[0], place)) if mine else None
+
+    return replace(
+        t,
+        name=f"{t.name}_packed",
+        params=tuple(named.get(n, n) for n in t.params),
+        inputs=tuple(named.get(n, n) for n in t.inputs),
+        refs=(*(r for r in t.refs if r.name != "x"), packed),
+        body=(transform(s, read),),
+    )
