@@ -21,11 +21,10 @@ from torch import Tensor
 from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Traced, axes, listed, part, trace
-from tilewright.ops.args import dense_text
+from tilewright.ops.again import Ints, again
 from tilewright.ops.backend import backend_of
 from tilewright.ops.index import Index
 from tilewright.ops.kept import keeps
-from tilewright.ops.library import run
 from tilewright.ops.products import LARGE, SMALL
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -164,22 +163,25 @@ def grouped_matmul(x: Tensor, w: Tensor, index: Index, *, weights: Tensor | None
     """
     _check(x, w, index, weights)
     tokens, slots = index.shape
-    y = run(*_call(x, w, index))[0].reshape(tokens, slots, w.shape[2])
+    y = again(*_call(x, w, index))[0].reshape(tokens, slots, w.shape[2])
     return y if weights is None else torch.bmm(weights.to(y.dtype)[:, None], y)[:, 0]
 
 
-def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, list[Tensor], list[int]]:
+def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, dict[str, Tensor], Ints]:
+    """The program, its operands, and its setting."""
     tokens, slots = index.shape
     size = tile_of(tokens * slots, w.shape[0])
     assert index.ends is not None
     given = {"x": x, "w": w, "positions": index.positions, **tiles_of(index, size)}
     given |= {"ends": index.ends, "number": index.counts}
-    text = dense_text(_product_name(slots), given)
+    return _product_name(slots), given, lambda *_: _setting(x, size)
+
+
+def _setting(x: Tensor, size: int) -> list[int]:
     if backend_of(x.device) != "triton":
-        return text, list(given.values()), []
-    wide = {**(LARGE if size >= 128 else SMALL), "bm": size}
-    setting = wide if x.dtype.itemsize == 2 else {**PRODUCT, "bm": size}
-    return text, list(given.values()), [pack(setting)]
+        return []
+    wide = LARGE if size >= 128 else SMALL
+    return [pack({**(wide if x.dtype.itemsize == 2 else PRODUCT), "bm": size})]
 
 
 def tile_of(places: int, experts: int) -> int:
@@ -200,7 +202,7 @@ def tiles_of(index: Index, size: int) -> dict[str, Tensor]:
     many = index.positions.shape[0] // size + index.groups
     room = index.counts.new_empty(many, size + FIELDS)
     given = {"number": index.counts, "ends": index.ends, "room": room}
-    unit = run(dense_text(_tiles_name(size), given), list(given.values()), [])[1]
+    unit = again(_tiles_name(size), given, lambda *_: [])[1]
     made = {"places": unit[:, :size], "owner": unit[:, size], "fill": unit[:, size + 1]}
     if keeps(index.counts):
         kept[size] = made

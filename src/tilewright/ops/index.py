@@ -9,7 +9,7 @@ room for everything; how much of them counts is a number on the device, and only
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from tilewright.language.trace import trace
-from tilewright.ops.args import dense_text
+from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
 from tilewright.ops.kept import numbers
-from tilewright.ops.library import run
+from tilewright.ops.library import eager
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
@@ -57,9 +57,7 @@ class Index:
     @property
     def grid(self) -> tuple[int, ...]:
         """How many micro-tiles there are in each direction."""
-        return tuple(
-            1 if t is None else -(-n // t) for n, t in zip(self.shape, self.tile, strict=True)
-        )
+        return grid_of(self.shape, self.tile)
 
     @property
     def groups(self) -> int:
@@ -116,38 +114,14 @@ class Index:
         """
         where = "Index.from_values(x, tile)"
         check_dense(where, "x", x, 2, x.device, "x", floating=False)
-        _check_tile(tile, where)
-        if grouped and None in tile:
-            raise error(
-                "argument",
-                where=where,
-                name="tile",
-                got=tile,
-                expected="two numbers, to group by rows",
-            )
+        shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
+        detector = _known_detector if eager() else _detector
+        name = detector(shape, x.dtype, tile, grouped, ordered, above)
         x = x.detach().view(torch.uint8) if x.dtype == torch.bool else x.detach()
-        above = True if threshold else False  # noqa: SIM210 - torch.compile decides a branch
-        if above and not x.dtype.is_floating_point:
-            raise error(
-                "dtype",
-                where=where,
-                name="x",
-                got=x.dtype,
-                expected="a floating point dtype for a threshold",
-            )
-        made = Index(x.new_empty(0), x.new_empty(0), tuple(x.shape), tile, ordered)
-        if _product(made.grid) >= MOST:
-            expected = f"fewer than {MOST} micro-tiles"
-            raise error("argument", where=where, name="tile", got=made.grid, expected=expected)
-        chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
-        rows, columns = (0 if t is None else t for t in tile)
-        name = _detector(
-            rows, columns, grouped, ordered, chunk if ordered and not grouped else 1, above
-        )
-        outs = _run(name, {"x": x}, [threshold] if above else [])
+        outs = again(name, {"x": x}, _few, [threshold] if above else [])
         if grouped or not ordered:
-            return _with(made, outs[0], outs[1])
-        return _with(made, outs[2], last_of(outs[3]))
+            return Index(outs[0], outs[1], shape, tile, ordered)
+        return Index(outs[2], last_of(outs[3]), shape, tile)
 
     @staticmethod
     @public
@@ -177,7 +151,7 @@ class Index:
         """The places b * longest + s of a padded batch [batch, longest] with s < size[b]; a list for each b."""
         _check_whole(size, 1, "size", "Index.from_lengths(size, longest)")
         at = numbers(longest, torch.int32, size)
-        number, found, ends = _run(_LENGTHS, {"size": size, "at": at}, [])
+        number, found, ends = again(_LENGTHS, {"size": size, "at": at}, _few)
         return Index(found, number, (len(size), longest), ends=ends)
 
     @staticmethod
@@ -193,7 +167,7 @@ class Index:
         """For each expert e the places t * slots + s with ids[t, s] == e, in order. ids: [tokens, slots]"""
         _check_whole(ids, 2, "ids", "Index.from_choices(ids, experts)")
         names = numbers(experts, ids.dtype, ids)
-        number, found, ends = _run(_CHOICES, {"ids": ids.reshape(-1), "names": names}, [])
+        number, found, ends = again(_CHOICES, {"ids": ids.reshape(-1), "names": names}, _few)
         return Index(found, number, tuple(ids.shape), ends=ends)
 
 
@@ -205,12 +179,46 @@ def _registered(*asked: int) -> str:
     return register(tiles(*asked)).traced.name
 
 
-def _detector(*asked: int) -> str:
+def _name(*asked: int) -> str:
     """The name of a detector; a constant to torch.compile."""
     return _registered(*asked)
 
 
-_detector._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _detector(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    tile: Tile,
+    grouped: bool,
+    ordered: bool,
+    above: bool,
+) -> str:
+    """The name of the detector that suits, once what is asked makes sense."""
+    where = "Index.from_values(x, tile)"
+    _check_tile(tile, where)
+    if grouped and None in tile:
+        expected = "two numbers, to group by rows"
+        raise error("argument", where=where, name="tile", got=tile, expected=expected)
+    if above and not dtype.is_floating_point:
+        expected = "a floating point dtype for a threshold"
+        raise error("dtype", where=where, name="x", got=dtype, expected=expected)
+    grid = grid_of(shape, tile)
+    if _product(grid) >= MOST:
+        expected = f"fewer than {MOST} micro-tiles"
+        raise error("argument", where=where, name="tile", got=grid, expected=expected)
+    chunk = chunk_of(grid[0] if tile[0] is not None else grid[1])
+    rows, columns = (0 if t is None else t for t in tile)
+    return _name(rows, columns, grouped, ordered, chunk if ordered and not grouped else 1, above)
+
+
+_known_detector = lru_cache(4096)(_detector)
+
+
+def grid_of(shape: tuple[int, ...], tile: Tile) -> tuple[int, ...]:
+    """How many micro-tiles there are in each direction."""
+    return tuple(1 if t is None else -(-n // t) for n, t in zip(shape, tile, strict=True))
 
 
 def last_of(ends: Tensor) -> Tensor:
@@ -218,14 +226,8 @@ def last_of(ends: Tensor) -> Tensor:
     return ends[-1:] if len(ends) else ends.new_zeros(1)
 
 
-def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
-    return Index(positions, counts, made.shape, made.tile, made.ordered)
-
-
-def _run(name: str, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
-    held = list(inputs.values())
-    ints = [FEW] if backend_of(held[0].device) == "c" else []
-    return run(dense_text(name, inputs), held, ints, floats)
+def _few(_: str, held: list[Tensor]) -> list[int]:
+    return [FEW] if backend_of(held[0].device) == "c" else []
 
 
 def _product(sizes: tuple[int, ...]) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tilewright.ops.backend import backend_of, place_of
-from tilewright.ops.library import plainly, wants_grad
+from tilewright.ops.library import plainly
 
 MOST = 1024  # copies, and lengths of numbers
 _COPIES: dict[Any, tuple[StorageWeakRef, int, Tensor]] = {}
@@ -38,7 +38,7 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
         return t
     if not again or not keeps(t) or t.is_inference():
         return t.t().contiguous().t()
-    if wants_grad((t,)):
+    if t.requires_grad and torch.is_grad_enabled():
         made: Tensor = _Copy.apply(t)
         return made
     return _copy(t)

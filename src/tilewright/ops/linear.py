@@ -168,7 +168,7 @@ def rows_plan(x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None = None
 @public
 def list_plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None = None) -> Launch:
     """A bound launch over the lists of an index of x; setting: bm, bn, bk, group, warps, stages."""
-    return Launch(*Pattern.given(index, x, "list_plan(x, w, index)").call(x, w, None, setting))
+    return Launch(*Pattern.given(index, x, "list_plan(x, w, index)").call(x, w, setting))
 
 
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
@@ -180,9 +180,7 @@ def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Su
         raise error("argument", where=where, name="op", got=got, expected=expected)
     if isinstance(sparse, Index):
         made = Pattern.given(sparse, x, where)
-        return subject_of(
-            "linear(x, w)", None, lambda setting: (*made.call(x, w, None, setting), ())
-        )
+        return subject_of("linear(x, w)", None, lambda setting: (*made.call(x, w, setting), ()))
     if isinstance(sparse, Tensor) and sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:1]), x, where)
         sparse = sparse.nonzero()[:, 0]

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from tilewright.ops.index import Index
 from tilewright.ops.kept import k_major
-from tilewright.ops.library import run
 from tilewright.ops.linear import check_operands
-from tilewright.ops.products import arguments, masked_product
+from tilewright.ops.products import masked_product, times
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -49,7 +48,7 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     inside = b is not None and flat.dtype == w.dtype == b.dtype
     if b is not None and inside:
         given["b"] = b
-    y = run(*arguments(masked_product(*blocks, biased=inside), given))[0]
+    y = times(masked_product(*blocks, biased=inside), given)
     y = y if b is None or inside else y + b
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 

@@ -3,7 +3,7 @@
 In: x [rows, k] in any layout, lists of k's for groups of rows or one for all. Out: [rows, room], of which only what is
 listed is written. A product reads it in the order of the list, so that x itself need not have its k's side by side.
 
-    y = run(.. from_packed(program over lists of k) .., x_packed=pack(x, positions, counts, 32))
+    x_packed = pack(x, positions, counts, 32)      # for from_packed(a product over lists of k for each 32 rows)
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from tilewright.ir.coord import Assign
 from tilewright.ir.expr import Load
 from tilewright.ir.node import transform
 from tilewright.language.trace import Param, Ref, Traced, axes, listed, part, trace
-from tilewright.ops.args import dense_text
-from tilewright.ops.library import run
+from tilewright.ops.again import again
 from tilewright.ops.registry import register
 
 
 def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
     """[rows, room], in one launch. size: rows that share a list, 0 for all of them"""
     given = {"x": x.detach(), "k_list": positions, "k_count": counts}
-    return run(dense_text(_packing(size), given), list(given.values()), [])[0]
+    return again(_packing(size), given, lambda *_: [])[0]
 
 
 def _packing(size: int) -> str:

@@ -14,9 +14,8 @@ from torch import Tensor
 from tilewright.ops.backend import backend_of
 from tilewright.ops.index import Index, last_of
 from tilewright.ops.kept import k_major
-from tilewright.ops.library import run
 from tilewright.ops.packing import pack
-from tilewright.ops.products import arguments, listed_product
+from tilewright.ops.products import arguments, listed_product, times
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -39,13 +38,19 @@ class Pattern:
     def times(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         """x @ w.T + b over the lists. x: [rows, k]; w: [n, k]; b: [n]"""
         if b is not None and not x.dtype == w.dtype == b.dtype:
-            return run(*self.call(x, w))[0] + b
-        return run(*self.call(x, w, b))[0]
+            return times(*self.program(x, w), self.tile) + b
+        return times(*self.program(x, w, b), self.tile)
 
     def call(
-        self, x: Tensor, w: Tensor, b: Tensor | None = None, setting: Setting | None = None
+        self, x: Tensor, w: Tensor, setting: Setting | None = None
     ) -> tuple[str, list[Tensor], list[int]]:
         """What the registered operator gets."""
+        return arguments(*self.program(x, w), setting, self.tile)
+
+    def program(
+        self, x: Tensor, w: Tensor, b: Tensor | None = None
+    ) -> tuple[str, dict[str, Tensor]]:
+        """The product's name, and what it gets by name."""
         lists = {f"{self.axis}_list": self.positions, f"{self.axis}_count": self.counts}
         given = {"x": x, "w": w, **lists}
         packed = False
@@ -59,8 +64,7 @@ class Pattern:
         if b is not None:
             given["b"] = b
         how = {"packed": packed, "biased": b is not None}
-        name = listed_product(self.axis, self.tile, self.size, self.found, **how)
-        return arguments(name, given, setting, self.tile)
+        return listed_product(self.axis, self.tile, self.size, self.found, **how), given
 
     @staticmethod
     def detected(x: Tensor, what: str) -> Pattern:

@@ -7,7 +7,7 @@ Out: registered programs, and calls of them.
     detected    what is not listed is 0: gradients are those of the whole product
 
     name = listed_product("k", 1, 32)        # for each 32 rows of x, the k's that their list names
-    y = run(*arguments(name, {"x": x, "w": w, "k_list": positions, "k_count": counts}))[0]
+    y = times(name, {"x": x, "w": w, "k_list": positions, "k_count": counts})
 
 A bias is added where the sums are stored: y[i, n] = sum(...) + b[n]; rows that are not named begin as b. With `packed`,
 what lists name of x comes side by side (`ops/packing.py`); x then only serves gradients.
@@ -27,6 +27,7 @@ from tilewright.ir.expr import Load
 from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Ref, Traced, axes, trace
+from tilewright.ops.again import again
 from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.packing import from_packed
@@ -176,36 +177,36 @@ listed_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 masked_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def times(name: str, given: Mapping[str, Tensor], tile: int = 1) -> Tensor:
+    """The product. given: operands and lists by name. tile: k's for an entry of a list"""
+    return again(name, given, lambda *_: _packed(_chosen(name, given, tile)))[0]
+
+
 def arguments(
     name: str, given: Mapping[str, Tensor], setting: Setting | None = None, tile: int = 1
 ) -> tuple[str, list[Tensor], list[int]]:
-    """What the registered operator gets. given: operands and lists by name, the bias last. tile: k's for an entry"""
-    text, tensors = dense_text(name, given), list(given.values())
-    if setting is None:
-        setting = _chosen(name, text, given, tensors, tile)
-    return text, tensors, [pack(setting)] if setting else []
+    """What the registered operator gets for it."""
+    setting = _chosen(name, given, tile) if setting is None else setting
+    return dense_text(name, given), list(given.values()), _packed(setting)
 
 
-def _chosen(
-    name: str, text: str, given: Mapping[str, Tensor], tensors: list[Tensor], tile: int
-) -> Setting:
+def _packed(setting: Setting) -> list[int]:
+    return [pack(setting)] if setting else []
+
+
+def _chosen(name: str, given: Mapping[str, Tensor], tile: int) -> Setting:
     """What was measured for such a product, or the usual; a bias makes no difference."""
-    if backend_of(tensors[0].device) != "triton":
-        return {}
-    if torch.compiler.is_compiling():
-        return _usual(given, tile)
-    at = (text, tuple([t.shape for t in tensors]), tensors[0].get_device())
-    choice = DENSE.get(at)
-    if choice is None:
-        plain = {n: t for n, t in given.items() if n != "b"}
-        bare = dense_text(name.removesuffix("_biased"), plain)
-        choice = chosen(DENSE, at, bare, list(plain.values()), None, _usual(given, tile))
-    return choice.setting
-
-
-def _usual(given: Mapping[str, Tensor], tile: int) -> Setting:
     x = given["x"]
-    return usual(x, x.shape[0], tile if "k_list" in given else 0)
+    if backend_of(x.device) != "triton":
+        return {}
+    made = usual(x, x.shape[0], tile if "k_list" in given else 0)
+    if torch.compiler.is_compiling():
+        return made
+    plain = {n: t for n, t in given.items() if n != "b"}
+    text, tensors = dense_text(name.removesuffix("_biased"), plain), list(plain.values())
+    at = (text, tuple([t.shape for t in tensors]), x.get_device())
+    choice = DENSE.get(at) or chosen(DENSE, at, text, tensors, None, made)
+    return choice.setting
 
 
 def usual(x: Tensor, rows: int, tile: int = 0) -> Setting:

@@ -5,8 +5,6 @@ In: tensors, sizes and integers of a `Step`. Out: the outputs, written.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -143,16 +141,19 @@ class Ready:
             self.workspaces(pool, mine)
         held = [pool[k] for k in self.take]
         where = [t.data_ptr() for t in held]
-        if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
-            self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
-            return
+        if self.aligned:
+            for k in self.wide:
+                if where[k] & 15:
+                    self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
+                    return
         if _WATCHERS:
             note(self.kernel)
+        scalars = [floats[k] for k in self.floats] if self.floats else ()
         if self.several:
             with on_device(self.step.device):
-                self.call(held, where, mine, [floats[k] for k in self.floats])
+                self.call(held, where, mine, scalars)
         else:
-            self.call(held, where, mine, [floats[k] for k in self.floats])
+            self.call(held, where, mine, scalars)
 
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""
