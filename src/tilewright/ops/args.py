@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -49,6 +49,10 @@ class Arg:
     ordered: bool = False
 
     def text(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         held = "v" * self.values + "o" * self.ordered
         flags = (held or "-", "-" if self.strided is None else str(self.strided))
         kind = self.kind.replace(":", "~")
@@ -60,12 +64,12 @@ class Arg:
         b0, b1 = self.block.split("x")
         return int(b0), int(b1)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of its tensors, in order."""
         return (*(f"{self.name}.{a}" for a in self.arrays), *((self.name,) if self.values else ()))
 
-    @property
+    @cached_property
     def ints(self) -> tuple[str, ...]:
         """The names of its integers, in order."""
         if self.kind == "dense" or self.kind.startswith("like:"):

@@ -7,14 +7,15 @@ a value that is 0 has one too.
     y = tw.linear.auto(x, w, b)
     print(tw.linear.auto.explain(x, w))       # what such calls use now, and why
 
-All families are looked for in the first call and in every 32nd after it; the one in use tells what it found each
-time. On a GPU the numbers arrive while later calls run, so the first calls are dense.
+All families are looked for in the first call and in every 32nd after it; the one in use tells what it found in
+every eighth. On a GPU the numbers arrive while later calls run, so the first calls are dense.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,12 +105,14 @@ class _Product(torch.autograd.Function):
 # --- the choice of a call -------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    """A call site, what is known of it, and the device that its name stands for."""
+@dataclass
+class _Place:
+    """A call site, what is known of it, the device that its name stands for, and the family of its next call."""
 
     site: Site
     watch: Watch
     device: torch.device
+    family: Family | None = None
 
 
 _PLACES: dict[Any, _Place] = {}
@@ -119,14 +122,15 @@ REMEMBERED = 4096
 
 def _place(x: Tensor, w: Tensor) -> _Place:
     key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend())
-    if key not in _PLACES:
+    made = _PLACES.get(key)
+    if made is None:
         if len(_PLACES) >= REMEMBERED:
             _PLACES.clear()
         name = device_name(x.device, backend_of(x.device))
         _DEVICES[name] = x.device
         site = Site("linear", x.shape[0], w.shape[0], x.shape[1], name_of(x.dtype), name)
-        _PLACES[key] = _Place(site, Watch(), x.device)
-    return _PLACES[key]
+        made = _PLACES[key] = _Place(site, Watch(), x.device)
+    return made
 
 
 def costs_on(device: torch.device, dtype: str) -> Costs:
@@ -146,22 +150,24 @@ def forget() -> None:
 
 def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
     """The family of this call and its index; None for dense. Nothing is asked of the device while it captures."""
-    site, watch, device = _place(x, w)
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        made = CHOOSER.made.get(site)
-        family = FAMILIES.get(made.family) if made is not None else None
-        return None if family is None else (family, family.detect(x))
+    place = _place(x, w)
+    watch = place.watch
+    if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return None if place.family is None else (place.family, place.family.detect(x))
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
-    for name, index in found.items():
-        _tell(watch, name, index)
-    seen = watch.seen()
-    family = FAMILIES.get(CHOOSER(site, seen)) if seen else None
+    for name, made in found.items():
+        _tell(watch, name, made)
+    if watch.news():
+        place.family = FAMILIES.get(CHOOSER(place.site, watch.seen()))
+    family = place.family
     if family is None:
         return None
-    if family.name not in found:
-        found[family.name] = family.detect(x)
-        _tell(watch, family.name, found[family.name])
-    return family, found[family.name]
+    index = found.get(family.name)
+    if index is None:
+        index = family.detect(x)
+        if watch.telling():
+            _tell(watch, family.name, index)
+    return family, index
 
 
 def _tell(watch: Watch, family: str, index: Index) -> None:
