@@ -74,35 +74,39 @@ class Kind:
 
     def __call__(self, tensors: list[Tensor], floats: Sequence[float]) -> list[Tensor]:
         if not self.stages:
-            self.prepare(tensors)
+            return self.first(tensors, floats)
         if len(self.stages) == 1:
             stage = self.stages[0]
             return stage.run(tensors, stage.sizes, self.ints, floats, None)
         pool = list(tensors)
         for stage in self.stages:
-            mine = [floats[n] for n in stage.floats]
-            begun = [pool[n] for n in stage.begun] if stage.begun else None
-            outs = stage.run(pool, stage.sizes, self.ints, mine, begun)
-            if begun is None:
-                pool += outs
+            self.advance(stage, pool, floats)
         return [pool[n] for n in self.outs]
 
-    def prepare(self, tensors: Sequence[Tensor]) -> None:
-        """Kernels and sizes of each statement; tensors without memory stand for what statements make."""
-        first = tensors[0]
-        made = entry(self.text, backend_of(first.device), first.get_device())
+    def advance(self, stage: _Stage, pool: list[Tensor], floats: Sequence[float]) -> None:
+        """Run a statement; what it makes joins the pool."""
+        mine = [floats[n] for n in stage.floats]
+        begun = [pool[n] for n in stage.begun] if stage.begun else None
+        outs = stage.run(pool, stage.sizes, self.ints, mine, begun)
+        if begun is None:
+            pool += outs
+
+    def first(self, tensors: Sequence[Tensor], floats: Sequence[float]) -> list[Tensor]:
+        """The first call, which finds the kernels and sizes of each statement."""
+        made = entry(self.text, backend_of(tensors[0].device), tensors[0].get_device())
         scalars = [v.name for v in made.template.traced.scalars]
-        pool, names = list(tensors), list(made.names)
+        pool, names, stages = list(tensors), list(made.names), []
         for step in made.steps:
             sizes = step.sizes(pool, self.ints)
             outs = [t.name for t in step.bound.program.outputs]
             begun = [names.index(n) for n in outs if n in names]
-            floats = [scalars.index(v.name) for v in step.traced.scalars]
-            self.stages.append(_Stage(self.runner(step, sizes), sizes, floats, begun))
-            if not begun:
-                pool += step.outputs(sizes, first.new_empty(0, device="meta"), True)
-                names += outs
+            mine = [scalars.index(v.name) for v in step.traced.scalars]
+            stages.append(_Stage(self.runner(step, sizes), sizes, mine, begun))
+            self.advance(stages[-1], pool, floats)
+            names += [] if begun else outs
         self.outs = [names.index(n) for n in made.template.traced.outputs]
+        self.stages = stages
+        return [pool[n] for n in self.outs]
 
     def runner(self, step: Step, sizes: Sequence[int]) -> Callable[..., list[Tensor]]:
         """The kernel's own, where one kernel serves."""

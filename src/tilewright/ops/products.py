@@ -30,6 +30,7 @@ from tilewright.language.trace import Param, Ref, Traced, axes, trace
 from tilewright.ops.again import again
 from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend_of
+from tilewright.ops.block_tiles import BUSY, WIDTHS
 from tilewright.ops.packing import from_packed
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -199,7 +200,7 @@ def _chosen(name: str, given: Mapping[str, Tensor], tile: int) -> Setting:
     x = given["x"]
     if backend_of(x.device) != "triton":
         return {}
-    made = usual(x, x.shape[0], tile if "k_list" in given else 0)
+    made = usual(x, x.shape[0]) if "k_list" not in given else _k_lists(given, tile)
     if torch.compiler.is_compiling():
         return made
     plain = {n: t for n, t in given.items() if n != "b"}
@@ -209,10 +210,19 @@ def _chosen(name: str, given: Mapping[str, Tensor], tile: int) -> Setting:
     return choice.setting
 
 
-def usual(x: Tensor, rows: int, tile: int = 0) -> Setting:
-    """Tiles by the number of rows, or by the k's for an entry of a list."""
+def _k_lists(given: Mapping[str, Tensor], tile: int) -> Setting:
+    """Tiles over lists of k's: where an entry is a step, as wide as leaves enough programs."""
+    if given["x"].dtype.itemsize != 2:
+        return {}
+    if tile < WIDE:
+        return K_LISTS
+    lists, columns = given["k_count"].shape[0], given["w"].shape[0]
+    fits = [n for n in WIDTHS if lists * -(-columns // n) >= BUSY]
+    return {**WIDE_LISTS, "bn": fits[0] if fits else WIDTHS[-1]}
+
+
+def usual(x: Tensor, rows: int) -> Setting:
+    """Tiles by the number of rows."""
     if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
         return {}
-    if tile:
-        return WIDE_LISTS if tile >= WIDE else K_LISTS
     return LARGE if rows >= MANY else SMALL
