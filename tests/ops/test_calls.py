@@ -32,7 +32,7 @@ PINNED: dict[str, tuple[int, str]] = {
     "linear k, no b": (3, ""),
     "linear mask": (3, "zero_"),
     "linear lengths": (4, ""),
-    "linear numbers": (1, "zero_ add"),
+    "linear numbers": (2, ""),
     "linear Index (1, None)": (2, ""),
     "linear Index 32x1": (2, ""),
     "family rows": (2, "zero_ zero_"),

@@ -123,8 +123,12 @@ def _registered(made: Traced, gradient: Gradient, biased: bool) -> str:
     plain = register(made, gradient)
     if not biased:
         return plain.traced.name
-    more = replace(gradient, of={**gradient.of, "b": (TO_B,)})
-    return register(with_bias(made), more).traced.name
+    return register(with_bias(made), biased_gradient(gradient)).traced.name
+
+
+def biased_gradient(of: Gradient) -> Gradient:
+    """The gradients of a product with those of its bias: b is in every row, named or not."""
+    return replace(of, of={**of.of, "b": (TO_B,)})
 
 
 def with_bias(t: Traced) -> Traced:
