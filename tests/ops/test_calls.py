@@ -19,7 +19,7 @@ from tilewright.ops import again, kept
 from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import Entry
-from tilewright.ops.packing import _packing, pack
+from tilewright.ops.packing import pack, packing
 from tilewright.ops.products import listed_product
 from tilewright.runtime.counters import counters
 
@@ -104,13 +104,13 @@ def test_packed_product_at_stage(stage: str) -> None:
     given, b, want = listed_case()
     with backend(back):
         lists = {n: given[n] for n in ("x", "k_list", "k_count")}
-        (step,) = Entry(dense_text(_packing(16), lists), back).steps
+        (step,) = Entry(dense_text(packing(16).name, lists), back).steps
         packed = run_step(stage, step, list(lists.values()), [], [])["x_packed"]
         for i, row in enumerate(given["x"]):
             named = given["k_list"][i // 16, : given["k_count"][i // 16]].long()
             np.testing.assert_array_equal(packed[i, : len(named)], row[named].numpy())
         held = {**given, "x_packed": torch.from_numpy(np.nan_to_num(packed)), "b": b}
-        name = listed_product("k", 1, 16, True, packed=True, biased=True)
+        name = listed_product("k", 1, 16, packed=True, biased=True)
         (step,) = Entry(dense_text(name, held), back).steps
         got = run_step(stage, step, list(held.values()), [], [])["y"]
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)

@@ -36,7 +36,7 @@ class Entry:
         made: list[Step] = []
         args, names = list(self.args), list(self.names)
         for t in self.template.steps:
-            step = Step(t, args, names, self.backend, self.device)
+            step = Step(t, args, names, self.backend, self.device, len(made))
             made.append(step)
             for out in step.bound.program.outputs:
                 if out.name not in names:

@@ -16,6 +16,7 @@ from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
+from tilewright.ops.found import found_product
 from tilewright.ops.index import Index
 from tilewright.ops.library import run
 from tilewright.ops.pattern import Pattern, check_device
@@ -78,7 +79,7 @@ def _product(
     flat: Tensor, w: Tensor, b: Tensor | None, sparse: Any, x: Tensor, where: str
 ) -> Tensor:
     if isinstance(sparse, str) and sparse in ("rows", "k"):
-        return Pattern.detected(flat, sparse).times(flat, w, b)
+        return found_product("i" if sparse == "rows" else "k", flat, w, b)
     if isinstance(sparse, Index):
         return Pattern.given(sparse, flat, where).times(flat, w, b)
     if not isinstance(sparse, Tensor):

@@ -25,19 +25,21 @@ from tilewright.ops.registry import register
 def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
     """[rows, room], in one launch. size: rows that share a list, 0 for all of them"""
     given = {"x": x.detach(), "k_list": positions, "k_count": counts}
-    return again(_packing(size), given, lambda *_: [])[0]
+    return again(_name(size), given, lambda *_: [])[0]
 
 
-def _packing(size: int) -> str:
-    """The name of the program; a constant to torch.compile."""
-    return _registered(size)
+def _name(size: int) -> str:
+    """A constant to torch.compile."""
+    return packing(size).name
 
 
-_packing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _registered(size: int) -> str:
+def packing(size: int) -> Traced:
+    """The program."""
+
     def packed(x: Param, k_list: Param, k_count: Param, x_packed: Param) -> None:
         group, p = axes("i_group p")
         i = part(group, size, "i") if size else axes("i")[0]
@@ -47,7 +49,7 @@ def _registered(size: int) -> str:
         x_packed[i, p] = x[i, k]
 
     packed.__name__ = f"packed_for_{size}"
-    return register(trace(packed)).traced.name
+    return register(trace(packed)).traced
 
 
 def from_packed(t: Traced) -> Traced:

@@ -1,8 +1,8 @@
 """What a product skips: the axis that runs over lists, and the lists, from whatever a caller says about an operand.
 
-In: values, a mask, lengths, an index. Out: `Pattern`, which multiplies. Nothing here waits for the device.
+In: an index. Out: `Pattern`, which multiplies. Nothing here waits for the device.
 
-    Pattern.detected(x, "rows").times(x, w)        # y = x @ w.T, without the rows of x that are all 0
+    Pattern.given(index, x, "linear(x, w)").times(x, w, b)        # y = x @ w.T + b, over what the index names of x
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
 EXPECTED = "an index of rows, of columns, or of columns for each group of rows (grouped=True)"
-GROUP = 32  # rows that share a list of k's, where nobody says how many
 SECTOR = 32  # bytes that a GPU's memory delivers at once: shorter parts are gathered from copies
 
 
@@ -33,7 +32,6 @@ class Pattern:
     counts: Tensor
     tile: int = 1
     size: int = 0
-    found: bool = False
 
     def times(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         """x @ w.T + b over the lists. x: [rows, k]; w: [n, k]; b: [n]"""
@@ -64,16 +62,7 @@ class Pattern:
         if b is not None:
             given["b"] = b
         how = {"packed": packed, "biased": b is not None}
-        return listed_product(self.axis, self.tile, self.size, self.found, **how), given
-
-    @staticmethod
-    def detected(x: Tensor, what: str) -> Pattern:
-        """From the values of x: its rows, or the k's of groups of them."""
-        if what == "k":
-            index = Index.from_values(x, (GROUP, 1), grouped=True)
-            return Pattern("k", index.positions, index.counts, 1, GROUP, True)
-        index = Index.from_values(x, (1, None), ordered=False)
-        return Pattern("i", index.positions, index.counts, found=True)
+        return listed_product(self.axis, self.tile, self.size, **how), given
 
     @staticmethod
     def given(index: Index, x: Tensor, where: str) -> Pattern:

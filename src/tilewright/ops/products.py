@@ -1,10 +1,8 @@
 """Products over lists: y[i, n] = sum(k, x[i, k] * w[n, k]) where one axis runs over what a list names, with gradients.
 
-In: the axis, how many of its values an entry stands for, whose values have lists of their own, and what the list means.
-Out: registered programs, and calls of them.
-
-    given       what is not listed is no part of the computation: it gets no gradient
-    detected    what is not listed is 0: gradients are those of the whole product
+In: the axis, how many of its values an entry stands for, and whose values have lists of their own. What is not listed
+is no part of the computation: it gets no gradient (`ops/found.py` has lists of what is not 0). Out: registered
+programs, and calls of them.
 
     name = listed_product("k", 1, 32)        # for each 32 rows of x, the k's that their list names
     y = times(name, {"x": x, "w": w, "k_list": positions, "k_count": counts})
@@ -90,30 +88,26 @@ def listed_product(
     axis: str,
     tile: int = 1,
     size: int = 0,
-    detected: bool = False,
     *,
     packed: bool = False,
     biased: bool = False,
 ) -> str:
     """The name of the product over a list of an axis (i, n or k); of k, over a list for each `size` rows of x."""
-    return _listed_product(axis, tile, size, detected, packed, biased)
+    return _listed_product(axis, tile, size, packed, biased)
 
 
 @cache
-def _listed_product(
-    axis: str, tile: int, size: int, detected: bool, packed: bool, biased: bool
-) -> str:
+def _listed_product(axis: str, tile: int, size: int, packed: bool, biased: bool) -> str:
     group: Group | None = ("i", size) if size else None
     made = compact(PRODUCT, axis, "w" if axis == "n" else "x", tile, group)
     if axis == "k":
-        gradient = _of_k(tile, group, detected)
+        gradient = _of_k(tile, group)
     elif axis == "i":
-        to_x = TO_X if detected else compact(TO_X, "i", "d_y", tile)
-        gradient = Gradient((), {"x": (to_x,), "w": (compact(TO_W, "i", "x", tile),)})
+        of_x, of_w = compact(TO_X, "i", "d_y", tile), compact(TO_W, "i", "x", tile)
+        gradient = Gradient((), {"x": (of_x,), "w": (of_w,)})
     else:
-        to_w = TO_W if detected else compact(TO_W, "n", "d_y", tile)
-        gradient = Gradient((), {"x": (compact(TO_X, "n", "w", tile),), "w": (to_w,)})
-    made = replace(made, name=made.name + ("_detected" if detected else ""))
+        of_x, of_w = compact(TO_X, "n", "w", tile), compact(TO_W, "n", "d_y", tile)
+        gradient = Gradient((), {"x": (of_x,), "w": (of_w,)})
     made = from_packed(made) if packed else made
     return _registered(made, gradient, biased)
 
@@ -152,11 +146,8 @@ def with_bias(t: Traced) -> Traced:
     return replace(made, body=(begun, *made.body), sized=sized)
 
 
-def _of_k(tile: int, group: Group | None, detected: bool) -> Gradient:
-    """The gradients of a product over lists of k. Lists given for groups of rows cut x, and w sees what is kept."""
-    if detected:
-        to_w = TO_W if group else compact(TO_W, "k", "x", tile)
-        return Gradient((), {"x": (TO_X,), "w": (to_w,)})
+def _of_k(tile: int, group: Group | None) -> Gradient:
+    """The gradients of a product over lists of k. Lists for groups of rows cut x, and w sees what is kept."""
     to_x = compact(TO_X, "k", None, tile, group)
     if group is None:
         return Gradient((), {"x": (to_x,), "w": (compact(TO_W, "k", None, tile),)})

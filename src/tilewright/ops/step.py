@@ -136,8 +136,10 @@ class Step(Statement):
         return [k for k, n in enumerate(self.size_names) if n in self.blocked]
 
     def packed(self, ints: Sequence[int]) -> int:
+        """The setting: one is for all statements, several are for one each."""
         at = self.setting_at
-        return ints[at] if at < len(ints) else 0
+        several = len(ints) > at + 1
+        return ints[at + self.nth if several else at] if at < len(ints) else 0
 
     @cached_property
     def setting_at(self) -> int:
