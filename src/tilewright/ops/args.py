@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,9 +24,9 @@ from tilewright.ops.dtypes import name_of
 
 LIST = ("units", "segs", "done", "work")
 T_LIST = ("t_units", "t_segs", "t_done", "t_work")
+E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
 REMEMBERED = 4096
 _TEXTS: dict[object, str] = {}
-E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,6 @@ class Arg:
     ordered: bool = False
 
     def text(self) -> str:
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
         held = "v" * self.values + "o" * self.ordered
         flags = (held or "-", "-" if self.strided is None else str(self.strided))
         kind = self.kind.replace(":", "~")
@@ -64,12 +60,12 @@ class Arg:
         b0, b1 = self.block.split("x")
         return int(b0), int(b1)
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of its tensors, in order."""
         return (*(f"{self.name}.{a}" for a in self.arrays), *((self.name,) if self.values else ()))
 
-    @cached_property
+    @property
     def ints(self) -> tuple[str, ...]:
         """The names of its integers, in order."""
         if self.kind == "dense" or self.kind.startswith("like:"):
@@ -148,16 +144,20 @@ def dense_key(t: Tensor) -> tuple[object, ...]:
 
 
 def dense_text(template: str, given: Mapping[str, Tensor]) -> str:
-    """The program's text over dense arguments by name; made once for a kind of them."""
+    """The program's text over dense arguments by name."""
+    return program_text(template, tuple(dense_arg(n, t) for n, t in given.items()))
+
+
+def known_text(template: str, given: Mapping[str, Tensor]) -> str:
+    """The same, made once for a kind of them."""
     if torch.compiler.is_compiling():  # a guard on what is kept would fail later
-        return program_text(template, tuple(dense_arg(n, t) for n, t in given.items()))
+        return dense_text(template, given)
     key = (template, *given, *map(dense_key, given.values()))
     text = _TEXTS.get(key)
     if text is None:
         if len(_TEXTS) >= REMEMBERED:
             _TEXTS.clear()
-        text = program_text(template, tuple(dense_arg(n, t) for n, t in given.items()))
-        _TEXTS[key] = text
+        text = _TEXTS[key] = dense_text(template, given)
     return text
 
 

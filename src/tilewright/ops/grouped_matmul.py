@@ -174,7 +174,15 @@ def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, dict[str, Tensor], I
     assert index.ends is not None
     given = {"x": x, "w": w, "positions": index.positions, **tiles_of(index, size)}
     given |= {"ends": index.ends, "number": index.counts}
-    return _product_name(slots), given, lambda *_: _setting(x, size)
+    return _product_name(_known(slots)), given, lambda *_: _setting(x, size)
+
+
+def _known(slots: int) -> int:
+    """The same number; torch.compile knows it then."""
+    made = 1
+    while made < slots:
+        made += 1
+    return made
 
 
 def _setting(x: Tensor, size: int) -> list[int]:
@@ -195,18 +203,21 @@ def tile_of(places: int, experts: int) -> int:
 def tiles_of(index: Index, size: int) -> dict[str, Tensor]:
     """Tiles of at most `size` places of one expert: where these stand in the index, its owner, how many. As many tiles
     as there could be; made once for an index."""
+    if not keeps(index.counts):
+        return _tiles(index, size)
     kept: dict[int, dict[str, Tensor]] = index.__dict__.setdefault("_tiles", {})
-    if size in kept:
-        return kept[size]
+    if size not in kept:
+        kept[size] = _tiles(index, size)
+    return kept[size]
+
+
+def _tiles(index: Index, size: int) -> dict[str, Tensor]:
     assert index.ends is not None
     many = index.positions.shape[0] // size + index.groups
     room = index.counts.new_empty(many, size + FIELDS)
     given = {"number": index.counts, "ends": index.ends, "room": room}
     unit = again(_tiles_name(size), given, lambda *_: [])[1]
-    made = {"places": unit[:, :size], "owner": unit[:, size], "fill": unit[:, size + 1]}
-    if keeps(index.counts):
-        kept[size] = made
-    return made
+    return {"places": unit[:, :size], "owner": unit[:, size], "fill": unit[:, size + 1]}
 
 
 def _check(x: Tensor, w: Tensor, index: Index, weights: Tensor | None) -> None:

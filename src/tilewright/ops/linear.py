@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_text
+from tilewright.ops.args import known_text
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
@@ -140,7 +140,7 @@ def _call(
     """The product of rows that are numbered: as many programs as there are rows. A setting is that without a bias."""
     rows = rows.contiguous()
     given = {"x": x, "w": w, "rows": rows}
-    text = dense_text(_ROWS.traced.name, given)
+    text = known_text(_ROWS.traced.name, given)
     if setting is None and torch.compiler.is_compiling():
         setting = usual(x, rows.shape[0])
     elif setting is None:
@@ -152,7 +152,7 @@ def _call(
         setting = choice.setting
     if b is not None:
         given["b"] = b
-        text = dense_text(_BIASED.traced.name, given)
+        text = known_text(_BIASED.traced.name, given)
     return text, list(given.values()), [pack(setting)] if setting else []
 
 
