@@ -4,7 +4,7 @@ In: x [rows, k], w [n, k], b [n] or nothing, and the axis to look along. Out: y 
 whole product: nothing but zeros is skipped.
 
     i    rows of x that are not all 0                        append(i_list); y[i, n] = b[n]; y[i, n] = ... for i listed
-    k    for each 32 rows of x, the k's where one is not 0   append(k_list); x_packed[i, p] = x[i, k]; y[i, n] = ...
+    k    for each 32 rows of x, the k's where one is not 0   append(k_list); x_packed[p, i] = x[i, k]; y[i, n] = ...
     n    rows of w that are not all 0                        append(n_list); y[i, n] = ... for n listed
 
     y = found_product("k", x, w, b)

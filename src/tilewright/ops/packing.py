@@ -1,6 +1,6 @@
-"""What lists name of an operand, side by side: x_packed[i, p] = x[i, k], where k stands at place p of the list of i.
+"""What lists name of an operand, side by side: x_packed[p, i] = x[i, k], where k stands at place p of the list of i.
 
-In: x [rows, k] in any layout, lists of k's for groups of rows or one for all. Out: [rows, room], of which only what is
+In: x [rows, k] in any layout, lists of k's for groups of rows or one for all. Out: [room, rows], of which only what is
 listed is written. A product reads it in the order of the list, so that x itself need not have its k's side by side.
 
     x_packed = pack(x, positions, counts, 32)      # for from_packed(a product over lists of k for each 32 rows)
@@ -23,7 +23,7 @@ from tilewright.ops.registry import register
 
 
 def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
-    """[rows, room], in one launch. size: rows that share a list, 0 for all of them"""
+    """[room, rows], in one launch. size: rows that share a list, 0 for all of them"""
     given = {"x": x.detach(), "k_list": positions, "k_count": counts}
     return again(_name(size), given, lambda *_: [])[0]
 
@@ -45,22 +45,22 @@ def packing(size: int) -> Traced:
         i = part(group, size, "i") if size else axes("i")[0]
         at, count = (k_list[group, p], k_count[group]) if size else (k_list[p], k_count[0])
         k = listed("k", at, p, below=count)
-        x_packed.sized(x.dim(0), k_list.dim(1 if size else 0))
-        x_packed[i, p] = x[i, k]
+        x_packed.sized(k_list.dim(1 if size else 0), x.dim(0))
+        x_packed[p, i] = x[i, k]
 
     packed.__name__ = f"packed_for_{size}"
     return register(trace(packed)).traced
 
 
 def from_packed(t: Traced) -> Traced:
-    """y[i, n] = sum(k, x[i, k] * w[n, k])  ->  y[i, n] = sum(k, x_packed[i, p] * w[n, k]), k at place p of its list"""
+    """y[i, n] = sum(k, x[i, k] * w[n, k])  ->  y[i, n] = sum(k, x_packed[p, i] * w[n, k]), k at place p of its list"""
     (s,) = t.body
     assert isinstance(s, Assign)
     packed, named, place = Ref("x_packed"), {"x": "x_packed"}, s.listed[0].place
 
     def read(n: Any) -> Load | None:
         mine = isinstance(n, Load) and n.buffer.name == "x"
-        return Load(packed, (n.indices[0], place)) if mine else None
+        return Load(packed, (place, n.indices[0])) if mine else None
 
     return replace(
         t,
