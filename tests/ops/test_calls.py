@@ -21,6 +21,7 @@ from tilewright.ops.backend import backend
 from tilewright.ops.entry import Entry
 from tilewright.ops.packing import pack, packing
 from tilewright.ops.products import listed_product
+from tilewright.ops.ready import served
 from tilewright.runtime.counters import counters
 
 # Kernels of ours, and operations of torch, of a warm call on a GPU.
@@ -232,6 +233,22 @@ def test_kinds_are_told_apart(where: Place) -> None:
         x = x.to(where.device)
         y = tw.linear(x, w.to(x.dtype), sparse="rows")
         close(y, x @ w.to(x.dtype).T)
+
+
+def test_a_count_may_lie_anywhere(tiled: Place) -> None:
+    """What is read one element at a time needs no address of its own kind, and no kernel."""
+    x, w = (randn(n, 16, seed=n, device=tiled.device) for n in (7, 5))
+    at = torch.tensor([0, 0, 0, 2, 4], dtype=torch.int32, device=tiled.device)
+    rows = torch.arange(8, dtype=torch.int32, device=tiled.device)
+    seen = []
+    for count in (at[3:4].clone(), at[3:4], at[4:5]):
+        index = tw.Index(rows, count, (7, 16), (1, None))
+        with served() as kernels:
+            y = tw.linear(x, w, sparse=index)
+        seen += kernels
+        n = int(count)
+        close(y, torch.cat([x[:n] @ w.T, torch.zeros(7 - n, 5, device=tiled.device)]))
+    assert len({id(k) for k in seen}) == 1 and seen[0].loose == ("i_count",)
 
 
 @pytest.mark.gpu

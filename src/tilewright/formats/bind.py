@@ -164,14 +164,8 @@ class _Bind:
                 else self.rule(f"{name}_s{d}", name, d, stride=True)
                 for d in range(s.rank)
             )
-        values = Buffer(name, s.dtype, shape, "index" if self.only_counts(name) else "in", strides)
+        values = Buffer(name, s.dtype, shape, "in", strides)
         return Tensor(name, s.dtype, shape, values=values)
-
-    def only_counts(self, name: str) -> bool:
-        """Whether an argument only says how long lists are: like other index arrays, it may lie anywhere."""
-        below = [n.below for n in walk(self.traced.body) if isinstance(n, coord.Listed)]
-        mine = self.loads(name)
-        return bool(mine) and all(any(n is b for b in below) for n in mine)
 
     def loads(self, name: str) -> list[Load]:
         """Where an argument is read."""

@@ -73,7 +73,7 @@ class Ready:
             for b in kernel.buffers
             if b.role in ("work", "counter") and b.name in listed
         ]
-        self.wide = [k for k, b in enumerate(kernel.buffers) if b.role != "index"]
+        self.wide = [k for k, b in enumerate(kernel.buffers) if b.name not in kernel.loose]
         self.sizes = self.size_function(step, at, prefix, listed)
         self.alloc = self.allocator(step)
         last = step.traced.inputs[-1]
