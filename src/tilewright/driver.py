@@ -168,7 +168,7 @@ def compile_triton(
     if target is None and build_triton.interpreted():
         call = kernel.interpreted_caller(build_triton.load(source, t.name), grid)
         return _kernel(t, "triton", log, call, setting)
-    loose = {f"{b.name}_ptr" for b in t.buffers if b.role == "index"}
+    loose = {f"{name}_ptr" for name in tile.loose(t)}
     even = [
         n
         for n, (name, kind) in enumerate(params)
@@ -276,6 +276,7 @@ def _kernel(
         *(p.name, backend, p.buffers, names, scalars, log.stages, call, kept, log.finish()),
         schedule=log.steps,
         starts={b.name: v for b, v in tile.starts(p.body).items()},
+        loose=tile.loose(p) if isinstance(p, tile.Program) else (),
     )
 
 

@@ -98,12 +98,15 @@ def rows_backward(dtype: torch.dtype) -> Callable[[], Any]:
     return go
 
 
-def linear(make: Callable[[torch.Tensor], Any], dtype: torch.dtype = BF16) -> Callable[[], Any]:
+def linear(
+    make: Callable[[torch.Tensor], Any], dtype: torch.dtype = BF16, biased: bool = False
+) -> Callable[[], Any]:
     """A product over lists, and its gradients."""
 
     def go() -> None:
         x, w = (torch.ones(n, 512, dtype=dtype, requires_grad=True) for n in (1024, 256))
-        tw.linear(x, w, sparse=make(x)).sum().backward()
+        b = torch.ones(256, dtype=dtype, requires_grad=True) if biased else None
+        tw.linear(x, w, b, sparse=make(x)).sum().backward()
 
     return go
 
@@ -267,6 +270,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "linear-mask-bf16": linear(lambda x: x[:, 0] > 0),
     "linear-found-rows-f32": linear(lambda _: "rows", F32),
     "linear-k-bf16": linear(lambda _: "k"),
+    **{f"linear-{n}-bias-bf16": linear(lambda _, n=n: n, biased=True) for n in ("rows", "k")},
     **{f"linear-k-{n}-bf16": linear(k_of(n)) for n in (32, 64, 128)},
     "linear-16-k-32-bf16": linear(k_of(32, 16)),
     **{f"masked-linear-{n}-bf16": partial(masked_linear, n) for n in (1, 32, 128)},

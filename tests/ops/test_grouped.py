@@ -16,10 +16,10 @@ import tilewright as tw
 from tilewright.ir.parse import parse
 from tilewright.ir.text import text as text_of
 from tilewright.ops import grouped_matmul
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.args import dense_arg, dense_text, program_text
 from tilewright.ops.backend import backend
 from tilewright.ops.entry import Entry
-from tilewright.ops.grouped_matmul import _call, expert_tiles, tile_of
+from tilewright.ops.grouped_matmul import _call, expert_tiles, grouped_product, tile_of, tiles_of
 from tilewright.ops.registry import TEMPLATES, register, template
 from tilewright.ops.vendor import SERVED
 
@@ -83,10 +83,10 @@ def test_dtype(dtype: torch.dtype, where: Place) -> None:
         torch.testing.assert_close(a.double() / scale, e / scale, rtol=tolerance, atol=tolerance)
 
 
-OWN = template("grouped_product").own
+OWN = template(grouped_product(2).name).own
 assert OWN is not None
 STEPS = {
-    "y": template("grouped_product").traced,
+    "y": grouped_product(2),
     "d_q": OWN.first[0],
     "d_x": OWN.of["x"][0],
     "d_w": OWN.of["w"][0],
@@ -96,26 +96,27 @@ STEPS = {
 def step_call(name: str, back: str) -> tuple[str, list[Tensor], list[int], dict[str, Tensor]]:
     """A program by its output, and all tensors by name."""
     x, w, _, ids = drawn("some", Place("c"))
-    text, held, ints = _call(x, w, tw.Index.from_choices(ids, len(w)))
-    tensors = dict(zip(Entry(text, back).names, held, strict=True))
+    _, given, ints = _call(x, w, tw.Index.from_choices(ids, len(w)))
+    tensors = dict(given)
     tensors |= {"d_y": randn(ids.numel(), w.shape[2], seed=5), "d_q": randn(ids.numel(), 9, seed=6)}
     tensors |= {"ids": ids.reshape(-1)}
     t = STEPS[name]
     if t.name not in TEMPLATES:
         register(t)
     args = tuple(dense_arg(n, tensors[n]) for n in t.inputs)
-    return program_text(t.name, args), [tensors[n] for n in t.inputs], ints, tensors
+    return program_text(t.name, args), [tensors[n] for n in t.inputs], ints("", []), tensors
 
 
 def step_right(name: str, t: dict[str, Tensor]) -> Tensor:
-    w, token, ids = t["w"], t["token"].long(), t["ids"]
+    w, ids = t["w"], t["ids"]
+    token = torch.arange(len(ids)) // 2
     chosen = torch.nn.functional.one_hot(ids + 1, len(w) + 1)[:, 1:].float()  # [places, experts]
     if name == "y":
         return torch.einsum("qk,qe,ekn->qn", t["x"][token], chosen, w)
     if name == "d_q":
         return torch.einsum("qn,qe,ekn->qk", t["d_y"], chosen, w)
     if name == "d_x":
-        return t["d_q"].reshape(*t["slot"].shape, -1).sum(1)
+        return t["d_q"].reshape(len(t["x"]), 2, -1).sum(1)
     return torch.einsum("qk,qe,qn->ekn", t["x"][token], chosen, t["d_y"])
 
 
@@ -131,6 +132,24 @@ def test_stage(name: str, stage: str) -> None:
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_tiles_at_stage(stage: str) -> None:
+    """Both statements that cut experts into tiles; an expert with several, one with part of a tile, one without."""
+    back = "c" if stage == "for-c" else "triton"
+    number = torch.tensor([5, 0, 40, 16], dtype=torch.int32)
+    held = [number, number.cumsum(0).int(), torch.empty(7, 20, dtype=torch.int32)]
+    names = ("number", "ends", "room")
+    text = dense_text(expert_tiles(16).name, dict(zip(names, held, strict=True)))
+    first, second = Entry(text, back).steps
+    last = run_step(stage, first, held, [], [])["last"]
+    assert last.tolist() == [1, 1, 4, 5]
+    got = run_step(stage, second, [*held, torch.from_numpy(last)], [], [])["unit"]
+    starts, owners, fills = [0, 5, 21, 37, 45], [0, 2, 2, 2, 3, 0, 0], [5, 16, 16, 8, 16, 0, 0]
+    want = np.zeros((5, 16), int) + np.array(starts)[:, None] + np.arange(16)
+    np.testing.assert_array_equal(got[:5, :16], want)
+    assert got[:, 16].tolist() == owners and got[:, 17].tolist() == fills
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_texts_are_read_back(name: str) -> None:
     p = Entry(step_call(name, "c")[0], "c").steps[0].bound.program
@@ -142,10 +161,10 @@ def test_tiles(size: int) -> None:
     """Every place of an expert is in one tile of it; there is room for the worst."""
     ids = torch.tensor([0] * 40 + [2] * 16 + [3] + [-1] * 3)[:, None]
     index = tw.Index.from_choices(ids, 5)
-    made = expert_tiles(index, size)
+    made = tiles_of(index, size)
     found: dict[int, list[int]] = {}
     for places, owner, fill in zip(made["places"], made["owner"], made["fill"], strict=True):
-        found.setdefault(int(owner), []).extend(places[: int(fill)].tolist())
+        found.setdefault(int(owner), []).extend(index.positions[places[: int(fill)]].tolist())
     assert {e: p for e, p in found.items() if p} == {
         e: p.tolist() for e, p in enumerate(index.compact()) if len(p)
     }

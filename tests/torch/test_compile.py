@@ -134,8 +134,11 @@ OPS: dict[str, tuple[Callable[..., Tensor], Callable[..., Made]]] = {
     "spmm-mean": (lambda A, x: tw.spmm(A, x, reduce="mean"), graph_inputs),
     "sddmm": (lambda A, x, z: tw.sddmm(A, x, z).values, entry_inputs),
     "linear-rows": (lambda x, w, rows: tw.linear(x, w, sparse=rows), row_inputs),
-    "linear-detected": (lambda x, w: tw.linear(torch.relu(x - 1), w, sparse="rows"), relu_inputs),
-    "linear-k": (lambda x, w: tw.linear(torch.relu(x - 1), w, sparse="k"), relu_inputs),
+    "linear-detected": (
+        lambda x, w: tw.linear(torch.relu(x - 1), w, w[:, 0], sparse="rows"),
+        relu_inputs,
+    ),
+    "linear-k": (lambda x, w: tw.linear(torch.relu(x - 1), w, w[:, 0], sparse="k"), relu_inputs),
     "linear-mask": (lambda x, w, mask: tw.linear(x, w, sparse=mask), mask_inputs),
     "linear-lengths": (lambda x, w, size: tw.linear(x, w, sparse=size), batch_inputs),
     "masked-linear": (lambda x, w, mask: tw.ops.masked_linear(x, w, mask), weight_inputs),

@@ -100,6 +100,9 @@ def covers(p: coord.Program, out: Tensor) -> bool:
 
 
 def _covers(s: coord.Assign, out: Tensor) -> bool:
+    places = {n.place for n in s.listed}
+    if any(t.buffer is out and places & {*t.indices} for t in s.targets):
+        return True  # a list: what lies behind its entries is not defined
     if s.adds or any(n.index in spatial(s) for n in s.listed):
         return False
     first = spatial_lead(s)

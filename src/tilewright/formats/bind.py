@@ -109,18 +109,13 @@ class _Bind:
         name = self.home.get(name, name)
         if name not in self.traced.params:
             name = next((n for n, s in self.specs.items() if s.format == f"like:{name}"), name)
-        for n in walk(self.traced.body):
-            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name:
-                if len(n.indices) <= dim:
-                    raise error(
-                        "rank",
-                        name=name,
-                        got=len(n.indices),
-                        expected=f"{dim + 1} or more, one for each dimension",
-                    )
-                found = n.indices[dim]
-                if isinstance(found, Index):
-                    return found
+        for n in self.loads(name):
+            if len(n.indices) <= dim:
+                expected = f"{dim + 1} or more, one for each dimension"
+                raise error("rank", name=name, got=len(n.indices), expected=expected)
+            found = n.indices[dim]
+            if isinstance(found, Index):
+                return found
         return None
 
     def dim_name(self, name: str, dim: int) -> str:
@@ -130,15 +125,10 @@ class _Bind:
     # --- inputs -----------------------------------------------------------------------------------
 
     def input(self, name: str, s: Spec) -> Tensor:
-        for n in walk(self.traced.body):
-            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name:
-                if len(n.indices) != s.rank:
-                    raise error(
-                        "rank",
-                        name=name,
-                        got=len(n.indices),
-                        expected=f"{s.rank} axes for its shape",
-                    )
+        for n in self.loads(name):
+            if len(n.indices) != s.rank:
+                expected = f"{s.rank} axes for its shape"
+                raise error("rank", name=name, got=len(n.indices), expected=expected)
         if s.format.startswith("like:"):
             return self.like(name, s, self.tensors[s.format[5:]])
         return self.dense(name, s) if s.format == "dense" else self.sparse(name, s)
@@ -176,6 +166,14 @@ class _Bind:
             )
         values = Buffer(name, s.dtype, shape, "in", strides)
         return Tensor(name, s.dtype, shape, values=values)
+
+    def loads(self, name: str) -> list[Load]:
+        """Where an argument is read."""
+        return [
+            n
+            for n in walk(self.traced.body)
+            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name
+        ]
 
     def sparse(self, name: str, s: Spec) -> Tensor:
         """The storage tree of a format, or of each part; logical sizes are given as integers."""
@@ -260,11 +258,7 @@ class _Bind:
             for m in walk(n.indices if isinstance(n, Load) else (n.at, n.below))
             if isinstance(m, Load)
         }
-        mine = [
-            n
-            for n in walk(self.traced.body)
-            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name
-        ]
+        mine = self.loads(name)
         return bool(mine) and all(id(n) in inside for n in mine)
 
     def result_dtype(self) -> str:

@@ -162,6 +162,8 @@ class Listed(Node):
 
     below: how many entries count; without it all do. What is not named is skipped. Indices of the list before its place
     are groups: each has a list of its own. k = listed(ks[I, p], place=p, below=count[I]), for i within 32 of I.
+    The place may be an index as well: packed[p, i] = x[i, k] lists values as the list lists k's. What lies behind the
+    entries of such an output is not defined.
     """
 
     index: Index
@@ -221,15 +223,20 @@ class Program(Node):
 
 
 def spatial(s: Assign) -> tuple[Index, ...]:
-    """The indices of the targets, in the order they appear, and those of groups that have lists of their own."""
+    """The indices of the targets, in the order they appear, and those of groups that have lists of their own; last, the
+    index that a list names, where a target has its place."""
     groups = tuple(g for n in s.listed for g in groups_of(n))
+    places = {n.place: n.index for n in s.listed}
     seen: dict[Index, None] = {}
+    last: list[Index] = []
     for n in walk(tuple(t.indices for t in s.targets)):
-        if isinstance(n, Index):
+        if n in places:
+            last.append(places[n])
+        elif isinstance(n, Index):
             if n.within is not None and n.within[0] in groups:
                 seen.setdefault(n.within[0])
             seen.setdefault(n)
-    return tuple(dict.fromkeys([*(g for g in groups if g not in seen), *seen]))
+    return tuple(dict.fromkeys([*(g for g in groups if g not in seen), *seen, *last]))
 
 
 def groups_of(n: Listed) -> tuple[Index, ...]:

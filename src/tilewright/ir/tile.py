@@ -232,6 +232,17 @@ class Program(Node):
     body: tuple[Stmt, ...]
 
 
+def loose(p: Program) -> tuple[str, ...]:
+    """The buffers that may lie anywhere: index arrays, and what is only read one element at a time, as counts are."""
+    lanes = {v for v, dims in p.types if dims}
+    read = [n for n in walk(p.body) if isinstance(n, Load)]
+    wide = {
+        n.buffer for n in read if any(isinstance(m, Arange) or m in lanes for m in walk(n.offsets))
+    }
+    wide |= {n.buffer for n in walk(p.body) if isinstance(n, Store | Atomic | Arrive)}
+    return tuple(b.name for b in p.buffers if b.role == "index" or b not in wide)
+
+
 def starts(body: Any) -> dict[Buffer, float | int | bool]:
     """What buffers hold before a program of stage III or tile form begins, where it adds to them."""
     found = (s for s in walk(body) if isinstance(s, stmt.Atomic | Atomic))

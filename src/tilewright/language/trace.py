@@ -257,7 +257,8 @@ def sum_leftover(s: Stmt) -> Stmt:
     if not isinstance(s, Assign):
         return s
     held = {n for t in s.targets for n in walk(t.indices) if isinstance(n, Index)}
-    held |= {g for n in s.listed for g in groups_of(n)}
+    held |= {g for n in s.listed for g in (*groups_of(n), n.place)}
+    held |= {n.index for n in s.listed if n.place in walk(tuple(t.indices for t in s.targets))}
     values = tuple(_close(v, held) for v in s.values)
     return Assign(s.targets, values, s.where, s.adds, s.listed)
 

@@ -8,6 +8,7 @@ work lists), then its values. The string says which are there, so that an implem
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -24,6 +25,8 @@ from tilewright.ops.dtypes import name_of
 LIST = ("units", "segs", "done", "work")
 T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
+REMEMBERED = 4096
+_TEXTS: dict[object, str] = {}
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,24 @@ def dense_arg(name: str, t: Tensor) -> Arg:
 def dense_key(t: Tensor) -> tuple[object, ...]:
     """What `dense_arg` depends on: cheap to compare."""
     return (t.dtype, t.dim(), None if t.is_contiguous() else t.stride())
+
+
+def dense_text(template: str, given: Mapping[str, Tensor]) -> str:
+    """The program's text over dense arguments by name."""
+    return program_text(template, tuple(dense_arg(n, t) for n, t in given.items()))
+
+
+def known_text(template: str, given: Mapping[str, Tensor]) -> str:
+    """The same, made once for a kind of them."""
+    if torch.compiler.is_compiling():  # a guard on what is kept would fail later
+        return dense_text(template, given)
+    key = (template, *given, *map(dense_key, given.values()))
+    text = _TEXTS.get(key)
+    if text is None:
+        if len(_TEXTS) >= REMEMBERED:
+            _TEXTS.clear()
+        text = _TEXTS[key] = dense_text(template, given)
+    return text
 
 
 def told(t: Any) -> tuple[object, ...]:

@@ -49,7 +49,7 @@ def stream_of(device: torch.device) -> int:
 
 def precision() -> str:
     """How 32-bit products are computed: torch's own switch decides."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    return "tf32" if torch._C._get_cublas_allow_tf32() else "ieee"
 
 
 def place_of(device: torch.device) -> object:

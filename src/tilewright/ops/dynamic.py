@@ -7,14 +7,15 @@ a value that is 0 has one too.
     y = tw.linear.auto(x, w, b)
     print(tw.linear.auto.explain(x, w))       # what such calls use now, and why
 
-All families are looked for in the first call and in every 32nd after it; the one in use tells what it found each
-time. On a GPU the numbers arrive while later calls run, so the first calls are dense.
+All families are looked for in the first call and in every 32nd after it; the one in use tells what it found in
+every eighth. On a GPU the numbers arrive while later calls run, so the first calls are dense.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,9 +51,12 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     chosen = _chosen(flat.detach(), w)
     if chosen is None:
         return functional.linear(x, w, b)
-    multiply = _Product.apply if wants_grad((x, w)) else _multiply
-    y = multiply(flat, w, *chosen).view(*x.shape[:-1], w.shape[0])
-    return y if b is None else y + b
+    family, index = chosen
+    if wants_grad((x, w) if b is None else (x, w, b)):
+        y = _Product.apply(flat, w, b, family, index)
+    else:
+        y = family.run(flat, w, index, b)
+    return y.view(*x.shape[:-1], w.shape[0])
 
 
 @public
@@ -78,35 +82,37 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
             raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{x.dtype}, as x")
 
 
-def _multiply(x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
-    return family.run(x, w, index)
-
-
 class _Product(torch.autograd.Function):
     """A family's product; its gradient is the dense one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, family: Family, index: Index) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, family: Family, index: Index
+    ) -> Tensor:
         ctx.save_for_backward(x, w)
-        return _multiply(x, w, family, index)
+        made: Tensor = family.run(x, w, index, b)
+        return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, w = ctx.saved_tensors
         dx = grads[0] @ w if ctx.needs_input_grad[0] else None
         dw = grads[0].t() @ x if ctx.needs_input_grad[1] else None
-        return dx, dw, None, None
+        db = grads[0].sum(0) if ctx.needs_input_grad[2] else None
+        return dx, dw, db, None, None
 
 
 # --- the choice of a call -------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    """A call site, what is known of it, and the device that its name stands for."""
+@dataclass
+class _Place:
+    """A call site, what is known of it, the device that its name stands for, and the family of its next call."""
 
     site: Site
     watch: Watch
     device: torch.device
+    family: Family | None = None
 
 
 _PLACES: dict[Any, _Place] = {}
@@ -116,14 +122,15 @@ REMEMBERED = 4096
 
 def _place(x: Tensor, w: Tensor) -> _Place:
     key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend())
-    if key not in _PLACES:
+    made = _PLACES.get(key)
+    if made is None:
         if len(_PLACES) >= REMEMBERED:
             _PLACES.clear()
         name = device_name(x.device, backend_of(x.device))
         _DEVICES[name] = x.device
         site = Site("linear", x.shape[0], w.shape[0], x.shape[1], name_of(x.dtype), name)
-        _PLACES[key] = _Place(site, Watch(), x.device)
-    return _PLACES[key]
+        made = _PLACES[key] = _Place(site, Watch(), x.device)
+    return made
 
 
 def costs_on(device: torch.device, dtype: str) -> Costs:
@@ -143,22 +150,24 @@ def forget() -> None:
 
 def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
     """The family of this call and its index; None for dense. Nothing is asked of the device while it captures."""
-    site, watch, device = _place(x, w)
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        made = CHOOSER.made.get(site)
-        family = FAMILIES.get(made.family) if made is not None else None
-        return None if family is None else (family, family.detect(x))
+    place = _place(x, w)
+    watch = place.watch
+    if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return None if place.family is None else (place.family, place.family.detect(x))
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
-    for name, index in found.items():
-        _tell(watch, name, index)
-    seen = watch.seen()
-    family = FAMILIES.get(CHOOSER(site, seen)) if seen else None
+    for name, made in found.items():
+        _tell(watch, name, made)
+    if watch.news():
+        place.family = FAMILIES.get(CHOOSER(place.site, watch.seen()))
+    family = place.family
     if family is None:
         return None
-    if family.name not in found:
-        found[family.name] = family.detect(x)
-        _tell(watch, family.name, found[family.name])
-    return family, found[family.name]
+    index = found.get(family.name)
+    if index is None:
+        index = family.detect(x)
+        if watch.telling():
+            _tell(watch, family.name, index)
+    return family, index
 
 
 def _tell(watch: Watch, family: str, index: Index) -> None:

@@ -36,7 +36,7 @@ class Entry:
         made: list[Step] = []
         args, names = list(self.args), list(self.names)
         for t in self.template.steps:
-            step = Step(t, args, names, self.backend, self.device)
+            step = Step(t, args, names, self.backend, self.device, len(made))
             made.append(step)
             for out in step.bound.program.outputs:
                 if out.name not in names:
@@ -59,10 +59,12 @@ class Entry:
         pool = list(tensors)
         made: dict[str, Tensor] = {}
         for step in self.steps:
-            outs = step(pool, ints, self.floats_of(step, floats))
+            begun = [made[n] for n in step.traced.outputs if n in made]  # by an earlier statement
+            outs = step(pool, ints, self.floats_of(step, floats), begun or None)
             for t, o in zip(step.bound.program.outputs, outs, strict=True):
+                if t.name not in made:
+                    pool.append(o)
                 made[t.name] = o
-                pool.append(o)
         return [made[n] for n in self.template.traced.outputs]
 
     def floats_of(self, step: Step, floats: Sequence[float]) -> list[float]:
@@ -80,8 +82,9 @@ class Entry:
             for t, o in zip(
                 step.bound.program.outputs, step.outputs(sizes, like, True), strict=True
             ):
+                if t.name not in made:
+                    pool.append(o)
                 made[t.name] = o
-                pool.append(o)
         return [made[n] for n in self.template.traced.outputs]
 
 

@@ -4,7 +4,7 @@ In: x [rows, k], w [n, k]. A family says what to look for in x (`detect`) and mu
 
     rows      whole rows that are not 0: gathered in the load, scattered in the store
     k         for each 32 rows, the k's where one of them is not 0
-    blocks    32 x 64 blocks of x that hold something: a sum over the blocks of each 32 rows
+    blocks    for each 32 rows, the 64 k's where one of them is not 0
 
     y = FAMILIES["blocks"].run(x, w, FAMILIES["blocks"].detect(x))
 
@@ -19,17 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tilewright.formats.tensor import SparseTensor
-from tilewright.language import functions as fn
-from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.backend import backend_of
-from tilewright.ops.block_tiles import tiles
 from tilewright.ops.index import Index, Tile
-from tilewright.ops.library import run
-from tilewright.ops.linear import linear
-from tilewright.ops.registry import register
-from tilewright.ops.settings import pack
-from tilewright.ops.sparse import bundle_of, text_of
+from tilewright.ops.pattern import Pattern
 
 
 @dataclass(frozen=True)
@@ -38,60 +30,33 @@ class Family:
 
     name: str
     tile: Tile
-    run: Callable[[Tensor, Tensor, Index], Tensor]
+    run: Callable[..., Tensor]  # of x, w, the index, and b or nothing
     grouped: bool = False  # a list for each row of micro-tiles, not one of all
 
     def detect(self, x: Tensor) -> Index:
-        return Index.from_values(x, self.tile, grouped=self.grouped)
+        ordered = self.grouped or backend_of(x.device) == "triton"
+        return Index.from_values(x, self.tile, grouped=self.grouped, ordered=ordered)
 
 
-def block_product(mask: Param, x: Param, w: Param, y: Param) -> None:
-    i, n, k = axes("i n k")
-    y[i, n] = fn.sum(k, mask[i, k] * x[i, k] * w[n, k])
+def _listed(x: Tensor, w: Tensor, index: Index, b: Tensor | None = None) -> Tensor:
+    return Pattern.given(index, x, "a family").times(x, w, b)
 
 
-register(trace(block_product))
-
-
-def _listed(x: Tensor, w: Tensor, index: Index) -> Tensor:
-    return linear(x, w, sparse=index)
-
-
-def _blocks(x: Tensor, w: Tensor, index: Index) -> Tensor:
-    if backend_of(x.device) == "c":
-        return _by_columns(x, w, index)
-    mask = block_mask_of(index)
-    made = bundle_of(mask.structure)
-    text = text_of("block_product", "mask", mask, made, x=x, w=w)
-    ints = [*made.ints, pack(tiles(mask.structure, w.shape[0], x.dtype))]
-    return run(text, [*made.tensors, x, w], ints)[0]
-
-
-def block_mask_of(index: Index) -> SparseTensor:
-    """An ordered list of micro-tiles as a block mask; nothing waits for the device, the list keeps its room."""
-    rows, columns = index.grid
-    at = torch.arange(index.positions.numel(), dtype=torch.int32, device=index.positions.device)
-    held = torch.where(at < index.counts, index.positions, rows * columns)
-    ends = torch.arange(rows + 1, dtype=torch.int32, device=at.device) * columns
-    return SparseTensor.from_arrays(
-        "block_mask",
-        tuple(index.shape),
-        block=(index.tile[0] or 1, index.tile[1] or 1),
-        check=False,
-        indptr=torch.searchsorted(held, ends, out_int32=True),
-        indices=index.positions % columns,
-    )
+def _blocks(x: Tensor, w: Tensor, index: Index, b: Tensor | None = None) -> Tensor:
+    if backend_of(x.device) != "c":
+        return _listed(x, w, index, b)
+    y = _by_columns(x, w, index)
+    return y if b is None else y + b
 
 
 def _by_columns(x: Tensor, w: Tensor, index: Index) -> Tensor:
     """For each column of blocks, the rows that have a block there, times that part of w."""
-    positions = index.compact()
-    assert isinstance(positions, Tensor)
-    (high, wide), columns = index.tile, index.grid[1]
+    (high, wide), (_, columns) = index.tile, index.grid
     assert high and wide
-    row, column = positions // columns, positions % columns
+    kept = torch.arange(columns) < index.counts[:, None]
+    row, column = kept.nonzero(as_tuple=True)[0], index.positions[kept]
     order = column.argsort(stable=True)
-    first = row[order].long()[:, None] * high + torch.arange(high)
+    first = row[order][:, None] * high + torch.arange(high)
     wide_dtype = torch.promote_types(x.dtype, torch.float32)  # sums of parts are rounded once
     out = x.new_zeros(x.shape[0], w.shape[0], dtype=wide_dtype)
     parts = first.split(torch.bincount(column, minlength=columns).tolist())
@@ -109,6 +74,6 @@ FAMILIES = {
     for family in (
         Family("rows", (1, None), _listed),
         Family("k", (32, 1), _listed, grouped=True),
-        Family("blocks", (32, 64), _blocks),
+        Family("blocks", (32, 64), _blocks, grouped=True),
     )
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 
 from tilewright.language.trace import Traced, trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
-from tilewright.ops.library import run
+from tilewright.ops.kept import numbers
+from tilewright.ops.library import eager
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.detect import (
-    ALONE,
-    LEAST,
     SPLIT,
     choices,
     chunk_of,
     flags,
     lengths,
     raised,
+    raised_by,
     tiles,
 )
 from tilewright.schedule.options import COptions
@@ -67,9 +67,7 @@ class Index:
     @property
     def grid(self) -> tuple[int, ...]:
         """How many micro-tiles there are in each direction."""
-        return tuple(
-            1 if t is None else -(-n // t) for n, t in zip(self.shape, self.tile, strict=True)
-        )
+        return grid_of(self.shape, self.tile)
 
     @property
     def groups(self) -> int:
@@ -126,39 +124,16 @@ class Index:
         """
         where = "Index.from_values(x, tile)"
         check_dense(where, "x", x, 2, x.device, "x", floating=False)
-        _check_tile(tile, where)
-        if grouped and None in tile:
-            raise error(
-                "argument",
-                where=where,
-                name="tile",
-                got=tile,
-                expected="two numbers, to group by rows",
-            )
+        shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
+        detector = _known_detector if eager() else _detector
+        name = detector(shape, x.dtype, tile, grouped, ordered, above, backend_of(x.device))
         x = x.detach().view(torch.uint8) if x.dtype == torch.bool else x.detach()
-        above = True if threshold else False  # noqa: SIM210 - torch.compile decides a branch
-        if above and not x.dtype.is_floating_point:
-            raise error(
-                "dtype",
-                where=where,
-                name="x",
-                got=x.dtype,
-                expected="a floating point dtype for a threshold",
-            )
-        made = Index(x.new_empty(0), x.new_empty(0), tuple(x.shape), tile, ordered)
-        if _product(made.grid) >= MOST:
-            expected = f"fewer than {MOST} micro-tiles"
-            raise error("argument", where=where, name="tile", got=made.grid, expected=expected)
-        rows, columns = (0 if t is None else t for t in tile)
-        if ordered and rows * columns != 1 and backend_of(x.device) == "triton":
-            return _by_flags(made, x, rows, columns, grouped, [threshold] if above else [])
-        chunk = chunk_of(made.grid[0] if tile[0] is not None else made.grid[1])
-        chunk = chunk if ordered and not grouped else 1
-        name = _named(tiles, rows, columns, grouped, ordered, chunk, above)
-        outs = _run(name, {"x": x}, [threshold] if above else [])
+        outs = again(name, {"x": x}, _few, [threshold] if above else [])
+        if name.startswith("flags") and not grouped:
+            return _raised(outs[0], shape, tile)
         if grouped or not ordered:
-            return _with(made, outs[0], outs[1])
-        return _with(made, outs[2], last_of(outs[3]))
+            return Index(outs[0], outs[1], shape, tile, ordered)
+        return Index(outs[2], last_of(outs[3]), shape, tile)
 
     @staticmethod
     @public
@@ -187,8 +162,8 @@ class Index:
     def from_lengths(size: Tensor, longest: int) -> Index:
         """The places b * longest + s of a padded batch [batch, longest] with s < size[b]; a list for each b."""
         _check_whole(size, 1, "size", "Index.from_lengths(size, longest)")
-        at = torch.arange(longest, dtype=torch.int32, device=size.device)
-        number, found, ends = _run(_LENGTHS, {"size": size, "at": at}, [])
+        at = numbers(longest, torch.int32, size)
+        number, found, ends = again(_LENGTHS, {"size": size, "at": at}, _few)
         return Index(found, number, (len(size), longest), ends=ends)
 
     @staticmethod
@@ -203,8 +178,8 @@ class Index:
     def from_choices(ids: Tensor, experts: int) -> Index:
         """For each expert e the places t * slots + s with ids[t, s] == e, in order. ids: [tokens, slots]"""
         _check_whole(ids, 2, "ids", "Index.from_choices(ids, experts)")
-        names = torch.arange(experts, dtype=ids.dtype, device=ids.device)
-        number, found, ends = _run(_CHOICES, {"ids": ids.reshape(-1), "names": names}, [])
+        names = numbers(experts, ids.dtype, ids)
+        number, found, ends = again(_CHOICES, {"ids": ids.reshape(-1), "names": names}, _few)
         return Index(found, number, tuple(ids.shape), ends=ends)
 
 
@@ -216,41 +191,68 @@ def _registered(program: Callable[..., Traced], *asked: int) -> str:
     return register(program(*asked)).traced.name
 
 
-def _named(program: Callable[..., Traced], *asked: int) -> str:
+def _name(program: Callable[..., Traced], *asked: int) -> str:
     """The name of a detector; a constant to torch.compile."""
     return _registered(program, *asked)
 
 
-_named._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _by_flags(
-    made: Index, x: Tensor, rows: int, columns: int, grouped: bool, above: list[float]
-) -> Index:
-    """The same lists, of flags that are made first."""
-    seen = _run(_named(flags, rows or SPLIT, columns, bool(above)), {"x": x}, above)[0]
-    if grouped:
-        return _with(made, *_run(_named(tiles, 1, 1, True), {"x": seen}, []))
-    if not rows:
-        seen = _run(_named(flags, 0, 1), {"x": seen}, [])[0]
-    chunk = 0 if seen.numel() <= ALONE else max(chunk_of(seen.numel()), LEAST)
-    outs = _run(_named(raised, chunk), {"seen": seen.reshape(-1)}, [])
-    return _with(made, outs[1], last_of(outs[2])) if chunk else _with(made, *outs)
+def _detector(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    tile: Tile,
+    grouped: bool,
+    ordered: bool,
+    above: bool,
+    backend: str,
+) -> str:
+    """The name of the detector that suits, once what is asked makes sense."""
+    where = "Index.from_values(x, tile)"
+    _check_tile(tile, where)
+    if grouped and None in tile:
+        expected = "two numbers, to group by rows"
+        raise error("argument", where=where, name="tile", got=tile, expected=expected)
+    if above and not dtype.is_floating_point:
+        expected = "a floating point dtype for a threshold"
+        raise error("dtype", where=where, name="x", got=dtype, expected=expected)
+    grid = grid_of(shape, tile)
+    if _product(grid) >= MOST:
+        expected = f"fewer than {MOST} micro-tiles"
+        raise error("argument", where=where, name="tile", got=grid, expected=expected)
+    rows, columns = (0 if t is None else t for t in tile)
+    if ordered and rows * columns != 1 and backend == "triton":
+        return _name(flags, rows or SPLIT, columns, above, grouped)
+    chunk = chunk_of(grid[0] if tile[0] is not None else grid[1])
+    chunk = chunk if ordered and not grouped else 1
+    return _name(tiles, rows, columns, grouped, ordered, chunk, above)
+
+
+_known_detector = lru_cache(4096)(_detector)
+
+
+def _raised(seen: Tensor, shape: tuple[int, ...], tile: Tile) -> Index:
+    """The list of what flags name; of whole columns there is a flag for each part of one."""
+    if tile[0] is None:
+        (seen,) = again(_name(flags, 0, 1), {"x": seen}, _few)
+    chunk = raised_by(seen.numel())
+    outs = again(_name(raised, chunk), {"seen": seen.reshape(-1)}, _few)
+    return Index(outs[0], last_of(outs[1]) if chunk else outs[1], shape, tile)
+
+
+def grid_of(shape: tuple[int, ...], tile: Tile) -> tuple[int, ...]:
+    """How many micro-tiles there are in each direction."""
+    return tuple(1 if t is None else -(-n // t) for n, t in zip(shape, tile, strict=True))
 
 
 def last_of(ends: Tensor) -> Tensor:
-    """Where the last list ends, in memory of its own: kernels are faster if all addresses are multiples of 16."""
-    return ends[-1:].clone() if len(ends) else ends.new_zeros(1)
+    """Where the last list ends: how many entries there are in all."""
+    return ends[-1:] if len(ends) else ends.new_zeros(1)
 
 
-def _with(made: Index, positions: Tensor, counts: Tensor) -> Index:
-    return Index(positions, counts, made.shape, made.tile, made.ordered)
-
-
-def _run(name: str, inputs: dict[str, Tensor], floats: list[float]) -> list[Tensor]:
-    args, held = tuple(dense_arg(n, t) for n, t in inputs.items()), list(inputs.values())
-    ints = [FEW] if backend_of(held[0].device) == "c" else []
-    return run(program_text(name, args), held, ints, floats)
+def _few(_: str, held: list[Tensor]) -> list[int]:
+    return [FEW] if backend_of(held[0].device) == "c" else []
 
 
 def _product(sizes: tuple[int, ...]) -> int:

@@ -101,10 +101,19 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def plainly(tensors: Sequence[Tensor]) -> bool:
     """Eager code on ordinary tensors, with no mode or transform in force: the dispatcher adds nothing."""
-    if torch.compiler.is_compiling() or _modes() or _transforms() is not None:
-        return False
-    # structures, which come first, hold ordinary tensors only; a loop, since this is the hot path
-    for t in tensors[-3:]:  # noqa: SIM110
+    return eager() and ordinary(
+        tensors[-3:]
+    )  # structures come first, and hold ordinary tensors only
+
+
+def eager() -> bool:
+    """No mode or transform is in force."""
+    return not (torch.compiler.is_compiling() or _modes() or _transforms() is not None)
+
+
+def ordinary(tensors: Sequence[Tensor]) -> bool:
+    """No tensor is of a class of its own; a loop, since this is the hot path."""
+    for t in tensors:  # noqa: SIM110
         if type(t) not in _PLAIN:
             return False
     return True

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops.args import dense_arg, dense_key, program_text
+from tilewright.ops.args import known_text
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
+from tilewright.ops.found import found_product
 from tilewright.ops.index import Index
 from tilewright.ops.library import run
 from tilewright.ops.pattern import Pattern, check_device
-from tilewright.ops.products import usual
+from tilewright.ops.products import biased_gradient, usual, with_bias
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense
@@ -41,9 +42,8 @@ def rows_product(x: Param, w: Param, rows: Param, y: Param) -> None:
     y[rows[m], n] = fn.sum(k, x[rows[m], k] * w[n, k])
 
 
-register(trace(rows_product))
-
-_TEXTS: dict[object, str] = {}
+_ROWS = register(trace(rows_product))
+_BIASED = register(with_bias(_ROWS.traced), biased_gradient(_ROWS.grad))
 
 
 @public
@@ -71,31 +71,34 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None)
         return made
     check_operands(x, w, b, where)
     flat = x.reshape(-1, x.shape[-1])
-    y = _product(flat, w, sparse, x, where)
-    y = y if b is None else y + b
+    y = _product(flat, w, b, sparse, x, where)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 
 
-def _product(flat: Tensor, w: Tensor, sparse: Any, x: Tensor, where: str) -> Tensor:
+def _product(
+    flat: Tensor, w: Tensor, b: Tensor | None, sparse: Any, x: Tensor, where: str
+) -> Tensor:
     if isinstance(sparse, str) and sparse in ("rows", "k"):
-        return Pattern.detected(flat, sparse).times(flat, w)
+        return found_product("i" if sparse == "rows" else "k", flat, w, b)
     if isinstance(sparse, Index):
-        return Pattern.given(sparse, flat, where).times(flat, w)
+        return Pattern.given(sparse, flat, where).times(flat, w, b)
     if not isinstance(sparse, Tensor):
         raise error("argument", where=where, name="sparse", got=repr(sparse), expected=EXPECTED)
     if sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:-1]), x, where)
-        index = Index.from_mask(sparse.reshape(-1), (1, None))
-        return Pattern.given(index, flat, where).times(flat, w)
+        index = Index.from_mask(sparse.reshape(-1), (1, None), ordered=False)
+        return Pattern.given(index, flat, where).times(flat, w, b)
     if x.dim() == 3:
         _check_shape(sparse, (x.shape[0],), x, where)
         index = Index.from_lengths(sparse, x.shape[1])
-        return Pattern.given(index, flat, where).times(flat, w)
+        return Pattern.given(index, flat, where).times(flat, w, b)
     rows = _rows(sparse, x, where)
     if backend_of(x.device) == "triton":
-        return run(*_call(flat, w, rows, None))[0]
+        inside = b is not None and flat.dtype == w.dtype == b.dtype
+        y = run(*_call(flat, w, rows, None, b if inside else None))[0]
+        return y if b is None or inside else y + b
     count = torch.full((1,), len(rows), dtype=torch.int32, device=x.device)
-    return Pattern("i", rows.int(), count).times(flat, w)
+    return Pattern("i", rows.int(), count).times(flat, w, b)
 
 
 def _check_shape(sparse: Tensor, shape: tuple[int, ...], x: Tensor, where: str) -> None:
@@ -132,19 +135,12 @@ def check_operands(x: Any, w: Any, b: Any, where: str, least: int = 2) -> None:
 
 
 def _call(
-    x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None
+    x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None, b: Tensor | None = None
 ) -> tuple[str, list[Tensor], list[int]]:
-    """The product of rows that are numbered: as many programs as there are rows."""
+    """The product of rows that are numbered: as many programs as there are rows. A setting is that without a bias."""
     rows = rows.contiguous()
-    key = (dense_key(x), dense_key(w), dense_key(rows))
-    text = (
-        None if torch.compiler.is_compiling() else _TEXTS.get(key)
-    )  # a guard on it would fail later
-    if text is None:
-        args = (dense_arg("x", x), dense_arg("w", w), dense_arg("rows", rows))
-        text = program_text("rows_product", args)
-        if not torch.compiler.is_compiling():
-            _TEXTS[key] = text
+    given = {"x": x, "w": w, "rows": rows}
+    text = known_text(_ROWS.traced.name, given)
     if setting is None and torch.compiler.is_compiling():
         setting = usual(x, rows.shape[0])
     elif setting is None:
@@ -154,7 +150,10 @@ def _call(
         if choice is None:
             choice = chosen(DENSE, at, text, [x, w, rows], None, usual(x, rows.shape[0]))
         setting = choice.setting
-    return text, [x, w, rows], [pack(setting)] if setting else []
+    if b is not None:
+        given["b"] = b
+        text = known_text(_BIASED.traced.name, given)
+    return text, list(given.values()), [pack(setting)] if setting else []
 
 
 @public
@@ -170,7 +169,7 @@ def list_plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None = None
 
 
 def subject(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any) -> Subject:
-    """A product over an index, or of some rows, as something to tune; b is added afterwards and makes no difference."""
+    """A product over an index, or of some rows, as something to tune; b makes no difference."""
     where = "tune(linear, x, w, sparse=rows)"
     check_operands(x, w, b, where)
     if backend_of(x.device) == "c":

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tilewright.ops.index import Index
-from tilewright.ops.library import run
+from tilewright.ops.kept import k_major
 from tilewright.ops.linear import check_operands
-from tilewright.ops.products import arguments, k_major, masked_product
+from tilewright.ops.products import masked_product, times
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -36,15 +36,20 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     flat = x.reshape(-1, x.shape[-1])
     needs = torch.is_grad_enabled() and x.requires_grad
     if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
-        lists, name = _lists(mask, 1, needs), masked_product(height, width, width, height)
+        blocks, lists = (height, width, width, height), _lists(mask, 1, needs)
     else:
-        whole = mask.repeat_interleave(rows, 0)[: w.shape[0]].repeat_interleave(columns, 1)
-        mask = whole[:, : w.shape[1]]
+        if rows * columns > 1:
+            whole = mask.repeat_interleave(rows, 0)[: w.shape[0]].repeat_interleave(columns, 1)
+            mask = whole[:, : w.shape[1]]
         w = torch.where(mask, w, 0.0)
-        lists, name = _lists(mask, GROUP, needs), masked_product(GROUP, 1, GROUP, 1)
+        blocks, lists = (GROUP, 1, GROUP, 1), _lists(mask, GROUP, needs)
         flat, w = k_major(flat), k_major(w)
-    y = run(*arguments(name, flat, w, lists))[0]
-    y = y if b is None else y + b
+    given = {"x": flat, "w": w, **lists}
+    inside = b is not None and flat.dtype == w.dtype == b.dtype
+    if b is not None and inside:
+        given["b"] = b
+    y = times(masked_product(*blocks, biased=inside), given)
+    y = y if b is None or inside else y + b
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.ops.found import found_product
 from tilewright.ops.index import Index
 from tilewright.ops.pattern import Pattern, check_device
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
 
+AXES = {"rows": "i", "k": "k", "columns": "n"}
 EXPECTED = "'rows', 'k', 'columns', or a tw.Index of a or b"
 
 
@@ -42,15 +44,12 @@ def matmul(a: Tensor, b: Tensor, *, sparse: Any = None) -> Tensor:
     if a.shape[1] != b.shape[0]:
         expected = f"{a.shape[1]} rows, as many as a has columns"
         raise error("shape", where=where, name="b", got=tuple(b.shape), expected=expected)
+    if isinstance(sparse, str) and sparse in AXES:
+        return found_product(AXES[sparse], a, b.t())
     return _pattern(a, b, sparse, where).times(a, b.t())
 
 
 def _pattern(a: Tensor, b: Tensor, sparse: Any, where: str) -> Pattern:
-    if isinstance(sparse, str) and sparse in ("rows", "k"):
-        return Pattern.detected(a, sparse)
-    if isinstance(sparse, str) and sparse == "columns":
-        index = Index.from_values(b, (None, 1))
-        return Pattern("n", index.positions, index.counts, found=True)
     if not isinstance(sparse, Index):
         raise error("argument", where=where, name="sparse", got=repr(sparse), expected=EXPECTED)
     if tuple(sparse.shape) == tuple(b.shape) and tuple(a.shape) != tuple(b.shape):

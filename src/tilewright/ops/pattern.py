@@ -1,8 +1,8 @@
 """What a product skips: the axis that runs over lists, and the lists, from whatever a caller says about an operand.
 
-In: values, a mask, lengths, an index. Out: `Pattern`, which multiplies. Nothing here waits for the device.
+In: an index. Out: `Pattern`, which multiplies. Nothing here waits for the device.
 
-    Pattern.detected(x, "rows").times(x, w)        # y = x @ w.T, without the rows of x that are all 0
+    Pattern.given(index, x, "linear(x, w)").times(x, w, b)        # y = x @ w.T + b, over what the index names of x
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tilewright.ops.backend import backend_of
 from tilewright.ops.index import Index, last_of
-from tilewright.ops.library import run
-from tilewright.ops.products import arguments, k_major, listed_product
+from tilewright.ops.kept import k_major
+from tilewright.ops.packing import pack
+from tilewright.ops.products import arguments, listed_product, times
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
 EXPECTED = "an index of rows, of columns, or of columns for each group of rows (grouped=True)"
-GROUP = 32  # rows that share a list of k's, where nobody says how many
+SECTOR = 32  # bytes that a GPU's memory delivers at once: shorter parts are gathered from copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,30 +32,37 @@ class Pattern:
     counts: Tensor
     tile: int = 1
     size: int = 0
-    found: bool = False
 
-    def times(self, x: Tensor, w: Tensor) -> Tensor:
-        """x @ w.T over the lists. x: [rows, k]; w: [n, k]"""
-        return run(*self.call(x, w))[0]
+    def times(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+        """x @ w.T + b over the lists. x: [rows, k]; w: [n, k]; b: [n]"""
+        if b is not None and not x.dtype == w.dtype == b.dtype:
+            return times(*self.program(x, w), self.tile) + b
+        return times(*self.program(x, w, b), self.tile)
 
     def call(
         self, x: Tensor, w: Tensor, setting: Setting | None = None
     ) -> tuple[str, list[Tensor], list[int]]:
         """What the registered operator gets."""
-        name = listed_product(self.axis, self.tile, self.size, self.found)
-        if self.axis == "k":
-            x, w = k_major(x), k_major(w)
-        lists = {f"{self.axis}_list": self.positions, f"{self.axis}_count": self.counts}
-        return arguments(name, x, w, lists, setting)
+        return arguments(*self.program(x, w), setting, self.tile)
 
-    @staticmethod
-    def detected(x: Tensor, what: str) -> Pattern:
-        """From the values of x: its rows, or the k's of groups of them."""
-        if what == "k":
-            index = Index.from_values(k_major(x), (GROUP, 1), grouped=True)
-            return Pattern("k", index.positions, index.counts, 1, GROUP, True)
-        index = Index.from_values(x, (1, None))
-        return Pattern("i", index.positions, index.counts, found=True)
+    def program(
+        self, x: Tensor, w: Tensor, b: Tensor | None = None
+    ) -> tuple[str, dict[str, Tensor]]:
+        """The product's name, and what it gets by name."""
+        lists = {f"{self.axis}_list": self.positions, f"{self.axis}_count": self.counts}
+        given = {"x": x, "w": w, **lists}
+        packed = False
+        if self.axis == "k" and self.tile * x.element_size() < SECTOR:
+            given["w"] = k_major(w, again=True)
+            packed = self.tile == 1 and backend_of(x.device) == "triton" and x.stride(0) != 1
+            if packed:
+                given["x_packed"] = pack(x, self.positions, self.counts, self.size)
+            else:
+                given["x"] = k_major(x)
+        if b is not None:
+            given["b"] = b
+        how = {"packed": packed, "biased": b is not None}
+        return listed_product(self.axis, self.tile, self.size, **how), given
 
     @staticmethod
     def given(index: Index, x: Tensor, where: str) -> Pattern:

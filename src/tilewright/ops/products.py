@@ -1,13 +1,14 @@
 """Products over lists: y[i, n] = sum(k, x[i, k] * w[n, k]) where one axis runs over what a list names, with gradients.
 
-In: the axis, how many of its values an entry stands for, whose values have lists of their own, and what the list means.
-Out: registered programs, and calls of them.
-
-    given       what is not listed is no part of the computation: it gets no gradient
-    detected    what is not listed is 0: gradients are those of the whole product
+In: the axis, how many of its values an entry stands for, and whose values have lists of their own. What is not listed
+is no part of the computation: it gets no gradient (`ops/found.py` has lists of what is not 0). Out: registered
+programs, and calls of them.
 
     name = listed_product("k", 1, 32)        # for each 32 rows of x, the k's that their list names
-    y = run(*arguments(name, x, w, {"k_list": positions, "k_count": counts}))[0]
+    y = times(name, {"x": x, "w": w, "k_list": positions, "k_count": counts})
+
+A bias is added where the sums are stored: y[i, n] = sum(...) + b[n]; rows that are not named begin as b. With `packed`,
+what lists name of x comes side by side (`ops/packing.py`); x then only serves gradients.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from tilewright.ir.coord import Assign, spatial
+from tilewright.ir.expr import Load
 from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
-from tilewright.language.trace import Param, Traced, axes, trace
-from tilewright.ops.args import dense_arg, program_text
+from tilewright.language.trace import Param, Ref, Traced, axes, trace
+from tilewright.ops.again import again
+from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend_of
+from tilewright.ops.block_tiles import BUSY, WIDTHS
+from tilewright.ops.packing import from_packed
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.subject import DENSE, chosen
@@ -34,6 +40,8 @@ LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stage
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
 # The list is read ahead of what it names, which takes two of the stages.
 K_LISTS: Setting = {**LARGE, "stages": 5}
+WIDE_LISTS: Setting = {**LARGE, "warps": 4, "stages": 7}
+WIDE = 64  # k's for an entry of a list, from which on each is a step
 MANY = 1024  # rows, from which on tiles are large
 
 
@@ -62,98 +70,154 @@ def listed_linear_to_w_kept(d_y: Param, x_kept: Param, d_w: Param) -> None:
     d_w[n, k] = fn.sum(i, d_y[i, n] * x_kept[i, k])
 
 
+def listed_linear_to_b(d_y: Param, d_b: Param) -> None:
+    i, n = axes("i n")
+    d_b[n] = fn.sum(i, d_y[i, n])
+
+
 def _served(program: Callable[..., None]) -> Traced:
     return replace(trace(program), vendor=True)
 
 
 PRODUCT, TO_X, TO_W = map(_served, (listed_linear, listed_linear_to_x, listed_linear_to_w))
+TO_B = _served(listed_linear_to_b)
 KEPT, TO_W_KEPT = trace(listed_linear_kept), _served(listed_linear_to_w_kept)
 
 
-def listed_product(axis: str, tile: int = 1, size: int = 0, detected: bool = False) -> str:
+def listed_product(
+    axis: str,
+    tile: int = 1,
+    size: int = 0,
+    *,
+    packed: bool = False,
+    biased: bool = False,
+) -> str:
     """The name of the product over a list of an axis (i, n or k); of k, over a list for each `size` rows of x."""
-    return _listed_product(axis, tile, size, detected)
+    return _listed_product(axis, tile, size, packed, biased)
 
 
 @cache
-def _listed_product(axis: str, tile: int, size: int, detected: bool) -> str:
+def _listed_product(axis: str, tile: int, size: int, packed: bool, biased: bool) -> str:
     group: Group | None = ("i", size) if size else None
     made = compact(PRODUCT, axis, "w" if axis == "n" else "x", tile, group)
     if axis == "k":
-        gradient = _of_k(tile, group, detected)
+        gradient = _of_k(tile, group)
     elif axis == "i":
-        to_x = TO_X if detected else compact(TO_X, "i", "d_y", tile)
-        gradient = Gradient((), {"x": (to_x,), "w": (compact(TO_W, "i", "x", tile),)})
+        of_x, of_w = compact(TO_X, "i", "d_y", tile), compact(TO_W, "i", "x", tile)
+        gradient = Gradient((), {"x": (of_x,), "w": (of_w,)})
     else:
-        to_w = TO_W if detected else compact(TO_W, "n", "d_y", tile)
-        gradient = Gradient((), {"x": (compact(TO_X, "n", "w", tile),), "w": (to_w,)})
-    named = replace(made, name=made.name + ("_detected" if detected else ""))
-    register(named, gradient)
-    return named.name
+        of_x, of_w = compact(TO_X, "n", "w", tile), compact(TO_W, "n", "d_y", tile)
+        gradient = Gradient((), {"x": (of_x,), "w": (of_w,)})
+    made = from_packed(made) if packed else made
+    return _registered(made, gradient, biased)
 
 
-def _of_k(tile: int, group: Group | None, detected: bool) -> Gradient:
-    """The gradients of a product over lists of k. Lists given for groups of rows cut x, and w sees what is kept."""
-    if detected:
-        to_w = TO_W if group else compact(TO_W, "k", "x", tile)
-        return Gradient((), {"x": (TO_X,), "w": (to_w,)})
+def _registered(made: Traced, gradient: Gradient, biased: bool) -> str:
+    """The name of the product; the one without a bias is what is tuned."""
+    plain = register(made, gradient)
+    if not biased:
+        return plain.traced.name
+    return register(with_bias(made), biased_gradient(gradient)).traced.name
+
+
+def biased_gradient(of: Gradient) -> Gradient:
+    """The gradients of a product with those of its bias: b is in every row, named or not."""
+    return replace(of, of={**of.of, "b": (TO_B,)})
+
+
+def with_bias(t: Traced) -> Traced:
+    """y[i, n] = v  ->  y[i, n] = v + b[n], and where only some of y is named y[i, n] = b[n] before it"""
+    (s,) = t.body
+    assert isinstance(s, Assign)
+    b, y = Ref("b"), s.targets[0]
+    made = replace(
+        t,
+        name=f"{t.name}_biased",
+        params=(*t.inputs, b.name, *t.outputs),
+        inputs=(*t.inputs, b.name),
+        refs=(*t.refs, b),
+        body=(replace(s, values=(s.values[0] + Load(b, (y.indices[1],)),)),),
+    )
+    if not t.unique and not any(n.index in spatial(s) for n in s.listed):
+        return made
+    i, n = axes("i n")
+    begun = Assign((Load(y.buffer, (i, n)),), (Load(b, (n,)),))
+    sized = ((y.buffer.name, (("x", 0), ("w", 0))),)
+    return replace(made, body=(begun, *made.body), sized=sized)
+
+
+def _of_k(tile: int, group: Group | None) -> Gradient:
+    """The gradients of a product over lists of k. Lists for groups of rows cut x, and w sees what is kept."""
     to_x = compact(TO_X, "k", None, tile, group)
     if group is None:
         return Gradient((), {"x": (to_x,), "w": (compact(TO_W, "k", None, tile),)})
     return Gradient((compact(KEPT, "k", None, tile, group),), {"x": (to_x,), "w": (TO_W_KEPT,)})
 
 
-def masked_product(ns: int, k: int, ks: int, n: int) -> str:
+def masked_product(ns: int, k: int, ks: int, n: int, *, biased: bool = False) -> str:
     """The name of the product by a weight with a mask: k_list has, for each `ns` n's, entries that stand for `k` k's;
     n_list, which the gradient of x reads, has for each `ks` k's entries that stand for `n` n's."""
-    return _masked_product(ns, k, ks, n)
+    return _masked_product(ns, k, ks, n, biased)
 
 
 @cache
-def _masked_product(ns: int, k: int, ks: int, n: int) -> str:
+def _masked_product(ns: int, k: int, ks: int, n: int, biased: bool) -> str:
     made = compact(PRODUCT, "k", "w", k, ("n", ns))
     made = replace(made, name=f"{made.name}_masked")
     to_x = compact(TO_X, "n", "w", n, ("k", ks))
     to_w = compact(TO_W, "k", None, k, ("n", ns))
-    register(made, Gradient((), {"x": (to_x,), "w": (to_w,)}))
-    return made.name
+    return _registered(made, Gradient((), {"x": (to_x,), "w": (to_w,)}), biased)
 
 
 listed_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 masked_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def times(name: str, given: Mapping[str, Tensor], tile: int = 1) -> Tensor:
+    """The product. given: operands and lists by name. tile: k's for an entry of a list"""
+    return again(name, given, lambda *_: _packed(_chosen(name, given, tile)))[0]
+
+
 def arguments(
-    name: str, x: Tensor, w: Tensor, lists: Mapping[str, Tensor], setting: Setting | None = None
+    name: str, given: Mapping[str, Tensor], setting: Setting | None = None, tile: int = 1
 ) -> tuple[str, list[Tensor], list[int]]:
-    """What the registered operator gets."""
-    given = {"x": x, "w": w, **{n: t.contiguous() for n, t in lists.items()}}
-    text = program_text(name, tuple(dense_arg(n, t) for n, t in given.items()))
-    if setting is None:
-        setting = _chosen(text, list(given.values()), usual(x, x.shape[0], "k_list" in lists))
-    return text, list(given.values()), [pack(setting)] if setting else []
+    """What the registered operator gets for it."""
+    setting = _chosen(name, given, tile) if setting is None else setting
+    return dense_text(name, given), list(given.values()), _packed(setting)
 
 
-def _chosen(text: str, tensors: list[Tensor], usual: Setting) -> Setting:
-    """What was measured for such a product, or the usual."""
-    if backend_of(tensors[0].device) != "triton" or torch.compiler.is_compiling():
-        return usual
-    at = (text, tuple(t.shape for t in tensors), tensors[0].get_device())
-    choice = DENSE.get(at) or chosen(DENSE, at, text, tensors, None, usual)
+def _packed(setting: Setting) -> list[int]:
+    return [pack(setting)] if setting else []
+
+
+def _chosen(name: str, given: Mapping[str, Tensor], tile: int) -> Setting:
+    """What was measured for such a product, or the usual; a bias makes no difference."""
+    x = given["x"]
+    if backend_of(x.device) != "triton":
+        return {}
+    made = usual(x, x.shape[0]) if "k_list" not in given else _k_lists(given, tile)
+    if torch.compiler.is_compiling():
+        return made
+    plain = {n: t for n, t in given.items() if n != "b"}
+    text, tensors = dense_text(name.removesuffix("_biased"), plain), list(plain.values())
+    at = (text, tuple([t.shape for t in tensors]), x.get_device())
+    choice = DENSE.get(at) or chosen(DENSE, at, text, tensors, None, made)
     return choice.setting
 
 
-def usual(x: Tensor, rows: int, k_lists: bool = False) -> Setting:
+def _k_lists(given: Mapping[str, Tensor], tile: int) -> Setting:
+    """Tiles over lists of k's: where an entry is a step, as wide as leaves enough programs."""
+    if given["x"].dtype.itemsize != 2:
+        return {}
+    if tile < WIDE:
+        return K_LISTS
+    lists, columns = given["k_count"].shape[0], given["w"].shape[0]
+    fits = [n for n in WIDTHS if lists * -(-columns // n) >= BUSY]
+    return {**WIDE_LISTS, "bn": fits[0] if fits else WIDTHS[-1]}
+
+
+def usual(x: Tensor, rows: int) -> Setting:
     """Tiles by the number of rows."""
     if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
         return {}
-    if k_lists:
-        return K_LISTS
     return LARGE if rows >= MANY else SMALL
-
-
-def k_major(t: Tensor) -> Tensor:
-    """The same matrix [rows, k] with all rows of one k side by side, as GPUs gather k's."""
-    if backend_of(t.device) != "triton" or t.stride(0) == 1:
-        return t
-    return t.t().contiguous().t()

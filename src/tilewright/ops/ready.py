@@ -5,8 +5,6 @@ In: tensors, sizes and integers of a `Step`. Out: the outputs, written.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -75,7 +73,7 @@ class Ready:
             for b in kernel.buffers
             if b.role in ("work", "counter") and b.name in listed
         ]
-        self.wide = [k for k, b in enumerate(kernel.buffers) if b.role != "index"]
+        self.wide = [k for k, b in enumerate(kernel.buffers) if b.name not in kernel.loose]
         self.sizes = self.size_function(step, at, prefix, listed)
         self.alloc = self.allocator(step)
         last = step.traced.inputs[-1]
@@ -143,16 +141,19 @@ class Ready:
             self.workspaces(pool, mine)
         held = [pool[k] for k in self.take]
         where = [t.data_ptr() for t in held]
-        if self.aligned and functools.reduce(operator.or_, [where[k] for k in self.wide]) & 15:
-            self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
-            return
+        if self.aligned:
+            for k in self.wide:
+                if where[k] & 15:
+                    self.step.ready(ints, sizes, False).into(tensors, outs, sizes, ints, floats)
+                    return
         if _WATCHERS:
             note(self.kernel)
+        scalars = [floats[k] for k in self.floats] if self.floats else ()
         if self.several:
             with on_device(self.step.device):
-                self.call(held, where, mine, [floats[k] for k in self.floats])
+                self.call(held, where, mine, scalars)
         else:
-            self.call(held, where, mine, [floats[k] for k in self.floats])
+            self.call(held, where, mine, scalars)
 
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""

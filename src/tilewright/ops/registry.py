@@ -40,6 +40,8 @@ class Template:
         outs = {m.buffer.name for m in written}
         if isinstance(s, Append):
             outs = {s.list.name, s.count.name}
+        for asked in (dims for n, dims in t.sized if n in outs and t.ref(n) in refs.values()):
+            refs |= {n: t.ref(n) for n, _ in asked}
         inputs = tuple(x for x in refs if x not in outs)
         outputs = tuple(x for x in refs if x in outs)
         scalars = tuple(v for v in t.scalars if any(m is v for m in walk(s)))

@@ -50,8 +50,9 @@ class Statement:
         names: Sequence[str],
         backend: str,
         device: int = -1,
+        nth: int = 0,
     ) -> None:
-        self.traced, self.backend, self.device = traced, backend, device
+        self.traced, self.backend, self.device, self.nth = traced, backend, device, nth
         self.args = {a.name: a for a in args}
         self.names = list(names)
         self.int_names = [n for a in args for n in a.ints]

@@ -49,13 +49,18 @@ class Step(Statement):
         self.quick: dict[tuple[Any, ...], Ready] = {}
 
     def __call__(
-        self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
+        self,
+        tensors: Sequence[Tensor],
+        ints: Sequence[int],
+        floats: Sequence[float],
+        outs: list[Tensor] | None = None,
     ) -> list[Tensor]:
+        """Into new outputs, or into those that an earlier statement began."""
         if self.vendor is not None:
-            return [self.vendor(dict(zip(self.names, tensors, strict=False)))]
+            named = dict(zip(self.names, tensors, strict=False))
+            return [self.vendor(named) if outs is None else self.vendor(named, outs[0])]
         if self.missing:
             tensors = [*tensors, *self.derive(tensors, ints)]
-        outs: list[Tensor] | None = None
         for piece in self.pieces:
             sizes = piece.sizes(tensors, ints)
             outs = piece.ready(ints, sizes).run(tensors, sizes, ints, floats, outs)
@@ -131,8 +136,10 @@ class Step(Statement):
         return [k for k, n in enumerate(self.size_names) if n in self.blocked]
 
     def packed(self, ints: Sequence[int]) -> int:
+        """The setting: one is for all statements, several are for one each."""
         at = self.setting_at
-        return ints[at] if at < len(ints) else 0
+        several = len(ints) > at + 1
+        return ints[at + self.nth if several else at] if at < len(ints) else 0
 
     @cached_property
     def setting_at(self) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tilewright.formats.structure import Structure
 from tilewright.ir.text import text as text_of
-from tilewright.ops import spaces
+from tilewright.ops import again, spaces
 from tilewright.ops.args import read_program
 from tilewright.ops.backend import backend_of
 from tilewright.ops.choice import Case, Choice, Subject, decide, program_key
@@ -71,6 +71,7 @@ def chosen(
 def forget(subject: Subject) -> None:
     """Calls on a structure, and those of programs without one, choose again."""
     DENSE.clear()
+    again.forget()
     for s in (subject.case.structure, subject.given):
         if s is not None:
             for key in [k for k in s.plans if k == "bundle" or k[0] == "chosen"]:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from tilewright.ir.coord import Assign, Index, Listed, Program, Reduce
-from tilewright.ir.expr import Bin, Load
+from tilewright.ir.expr import Bin, Expr, Load
 from tilewright.language.trace import Traced
 from tilewright.ops.dtypes import TORCH
 
 Axes = tuple[Index, Index]
-Served = Callable[[Mapping[str, Tensor]], Tensor]
+Served = Callable[..., Tensor]
 WHOLE = slice(None)
 # Programs on a CPU that are written as calls of torch, by name.
 SERVED: dict[str, Served] = {}
@@ -33,16 +33,33 @@ def served(t: Traced, p: Program, backend: str) -> Served | None:
         return None
     made = vendor_product(p)
     if backend != "c":
-        return made if made is not None and not made.listed else None
-    return made or SERVED.get(t.name)
+        return made if made is not None and not made.listed else vendor_sum(p)
+    return made or vendor_sum(p) or SERVED.get(t.name)
+
+
+def vendor_sum(p: Program) -> Served | None:
+    """out[n] = sum(i, a[i, n]), if that is what a program does."""
+    s = p.body[0]
+    if len(p.body) != 1 or not isinstance(s, Assign) or s.listed:
+        return None
+    match s.values[0]:
+        case Reduce(sum_, (i,), (Load() as a,)) if sum_.name == "sum":
+            if a.indices == (i, *s.targets[0].indices):
+                dtype = TORCH[s.targets[0].buffer.dtype]
+                return lambda tensors: tensors[a.buffer.name].detach().sum(0, dtype=dtype)
+    return None
 
 
 def vendor_product(p: Program) -> Product | None:
-    """The product that a program is, if it is one."""
+    """The product that a program is, if it is one; a bias along the second axis of the output may be added."""
     s = p.body[0]
     if len(p.body) != 1 or not isinstance(s, Assign) or len(s.listed) > 1:
         return None
-    match s.values[0]:
+    value, bias = s.values[0], None
+    match value:
+        case Bin("+", Reduce() as inner, Load() as b) if b.indices == s.targets[0].indices[1:]:
+            value, bias = inner, b
+    match value:
         case Reduce(sum_, (k,), (Bin("*", Load() as a, Load() as b),)) if sum_.name == "sum":
             m, n = (
                 tuple(ix for ix in t.indices if isinstance(ix, Index) and ix is not k)
@@ -50,13 +67,15 @@ def vendor_product(p: Program) -> Product | None:
             )
             plain = all(len(t.indices) == 2 and k in t.indices for t in (a, b))
             if plain and len(m) == len(n) == 1 and {*s.targets[0].indices} == {*m, *n}:
-                return Product(s.targets[0], a, b, (m[0], n[0]), k, s.listed)
+                axes = m[0], n[0]
+                if bias is None or s.targets[0].indices == axes:
+                    return Product(s.targets[0], a, b, axes, k, s.listed, bias)
     return None
 
 
 @dataclass(frozen=True)
 class Product:
-    """out = sum(k, a * b): axes m, of a, and n, of b, are left; at most one axis runs over lists."""
+    """out = sum(k, a * b) + bias: axes m, of a, and n, of b, are left; at most one axis runs over lists."""
 
     out: Load
     a: Load
@@ -64,20 +83,34 @@ class Product:
     axes: Axes
     k: Index
     listed: tuple[Listed, ...]
+    bias: Load | None = None
 
-    def __call__(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The output, from the operands and the lists by name."""
+    def __call__(self, tensors: Mapping[str, Tensor], into: Tensor | None = None) -> Tensor:
+        """The output, from the operands and the lists by name; into: what it is where nothing is listed."""
         m, n = self.axes
         a = self.operand(tensors, self.a, (m, self.k))
         b = self.operand(tensors, self.b, (self.k, n))
-        y = self.over(a, b, self.listed[0], tensors) if self.listed else torch.mm(a, b)
+        plus = None if self.bias is None else self.operand(tensors, self.bias, self.bias.indices)
+        if self.listed:
+            y = a.new_zeros(a.shape[0], b.shape[1]) if into is None else into
+            self.over(y, a, b, plus, self.listed[0], tensors)
+        else:
+            y = _product(a, b, plus)
         return y if self.out.indices == self.axes else y.t().contiguous()
 
-    def operand(self, tensors: Mapping[str, Tensor], of: Load, axes: Axes) -> Tensor:
+    def operand(self, tensors: Mapping[str, Tensor], of: Load, axes: tuple[Expr, ...]) -> Tensor:
         t = tensors[of.buffer.name].detach().to(TORCH[self.out.buffer.dtype])
         return t if of.indices == axes else t.t()
 
-    def over(self, a: Tensor, b: Tensor, of: Listed, tensors: Mapping[str, Tensor]) -> Tensor:
+    def over(
+        self,
+        y: Tensor,
+        a: Tensor,
+        b: Tensor,
+        plus: Tensor | None,
+        of: Listed,
+        tensors: Mapping[str, Tensor],
+    ) -> None:
         """Group by group, each with its list."""
         assert of.below is not None
         lists, counts = tensors[of.at.buffer.name], tensors[of.below.buffer.name].tolist()
@@ -87,21 +120,26 @@ class Product:
             # each k of the side that has no groups is picked more than once: where memory is contiguous
             a = a if self.axes[1].within is None else a.t().contiguous().t()
             b = b if self.axes[0].within is None else b.contiguous()
-        y = a.new_zeros(a.shape[0], b.shape[1])
         for g, count in enumerate(counts):
             at = _spread(lists[g, :count], of.tile, size[of.index])
             rows, columns = (_part(ix, g) for ix in self.axes)
-            self.part(y[rows, columns], a[rows], b[:, columns], of.index, at)
-        return y
+            more = None if plus is None else plus[columns]
+            self.part(y[rows, columns], a[rows], b[:, columns], more, of.index, at)
 
-    def part(self, y: Tensor, a: Tensor, b: Tensor, listed: Index, at: Tensor) -> None:
+    def part(
+        self, y: Tensor, a: Tensor, b: Tensor, plus: Tensor | None, listed: Index, at: Tensor
+    ) -> None:
         """One part of the output, over what one list names."""
         if listed is self.k:
-            y.copy_(torch.mm(_pick(a, 1, at), _pick(b, 0, at)))
+            y.copy_(_product(_pick(a, 1, at), _pick(b, 0, at), plus))
         elif listed is self.axes[0]:
-            y.index_copy_(0, at, torch.mm(_pick(a, 0, at), b))
+            y.index_copy_(0, at, _product(_pick(a, 0, at), b, plus))
         else:
             y.index_copy_(1, at, torch.mm(a, _pick(b, 1, at)))
+
+
+def _product(a: Tensor, b: Tensor, plus: Tensor | None) -> Tensor:
+    return torch.mm(a, b) if plus is None else torch.addmm(plus, a, b)
 
 
 def _part(ix: Index, g: int) -> slice:

@@ -80,16 +80,30 @@ def tiles(
 
 
 @cache
-def flags(rows: int, columns: int, threshold: bool = False) -> Traced:
-    """seen[I, K], 1 where a micro-tile holds something; 0 rows or columns: all of them, and no such dimension."""
+def flags(rows: int, columns: int, threshold: bool = False, grouped: bool = False) -> Traced:
+    """seen[I, K], 1 where a micro-tile holds something; 0 rows or columns: all of them, and no such dimension.
+
+    grouped: and for each I the list of its K's.
+    """
 
     def flagged(x: Param, seen: Param, t: Any = None) -> None:
         over, here = _seen(x, t, rows, columns, *_outer(rows, columns, None))
         seen.typed("u8")
         seen[over] = fn.where(here, 1, 0)
 
+    def listed(x: Param, found: Param, count: Param, seen: Param, t: Any = None) -> None:
+        flagged(x, seen, t)
+        I, K = axes("I K")
+        append(found, count, K, where=fn.not_equal(seen[I, K], 0), over=K, group=I)
+
     name = f"flags_{rows}x{columns}{'_above' if threshold else ''}"
-    return _trace(flagged, name, ("t",) if threshold else ())
+    scalars = ("t",) if threshold else ()
+    return _trace(listed, f"{name}_by_row", scalars) if grouped else _trace(flagged, name, scalars)
+
+
+def raised_by(flags: int) -> int:
+    """How many flags a program lists where `raised` has so many; 0: all of them."""
+    return 0 if flags <= ALONE else max(chunk_of(flags), LEAST)
 
 
 @cache
@@ -100,7 +114,7 @@ def raised(chunk: int = 0) -> Traced:
         (p,) = axes("p")
         append(found, count, p, where=fn.not_equal(seen[p], 0), over=p)
 
-    def parts(seen: Param, number: Param, found: Param, ends: Param) -> None:
+    def parts(seen: Param, found: Param, ends: Param, number: Param) -> None:
         b, c = axes("b c")
         p = part(b, chunk, "p")
         number.typed("i32")

@@ -18,6 +18,7 @@ from torch import Tensor
 from tilewright.pit.choice import Seen, Statistics
 
 EVERY = 32  # calls from one look at all families to the next
+OFTEN = 8  # calls from one telling of the family in use to the next
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Watch:
     def __init__(self) -> None:
         self.calls = 0
         self._known: dict[str, Seen] = {}
+        self._new = False
         self._flights: dict[str, _Flight] = {}
 
     def due(self) -> bool:
@@ -43,10 +45,14 @@ class Watch:
         self.calls += 1
         return self.calls % EVERY == 1
 
+    def telling(self) -> bool:
+        """Whether the family in use should tell in this call what it found."""
+        return self.calls % OFTEN == 1
+
     def send(self, family: str, counts: Tensor, of: int, groups: int = 1) -> None:
         """Note what an index held; of, groups: micro-tiles and rows of micro-tiles that were looked at."""
         if not counts.is_cuda:
-            self._known[family] = seen_of(counts, of, groups)
+            self._note(family, seen_of(counts, of, groups))
             return
         if family in self._flights:
             return
@@ -56,13 +62,23 @@ class Watch:
         done.record(torch.cuda.current_stream(counts.device))
         self._flights[family] = _Flight(host, done, of, groups)
 
+    def news(self) -> bool:
+        """Whether something has arrived that `seen` did not tell yet."""
+        for family, flight in list(self._flights.items()) if self._flights else ():
+            if flight.done.query():
+                self._note(family, seen_of(flight.host, flight.of, flight.groups))
+                del self._flights[family]
+        return self._new
+
     def seen(self) -> Statistics:
         """The latest that has arrived."""
-        for family, flight in list(self._flights.items()):
-            if flight.done.query():
-                self._known[family] = seen_of(flight.host, flight.of, flight.groups)
-                del self._flights[family]
+        self.news()
+        self._new = False
         return dict(self._known)
+
+    def _note(self, family: str, seen: Seen) -> None:
+        self._new = self._new or self._known.get(family) != seen
+        self._known[family] = seen
 
 
 def seen_of(counts: Tensor, of: int, groups: int) -> Seen:

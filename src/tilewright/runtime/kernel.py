@@ -28,7 +28,7 @@ SMALL = 1 << 13
 @dataclass(repr=False)
 class Kernel:
     """One launch. `buffers` are (name, role); `sizes` and `scalars` are names; `schedule` replays on stage III;
-    `starts`: what outputs must hold before a launch."""
+    `starts`: what outputs must hold before a launch; `loose`: buffers whose addresses need not be multiples of 16."""
 
     name: str
     backend: str
@@ -42,6 +42,7 @@ class Kernel:
     compiled: Any = None
     schedule: Schedule = ()
     starts: dict[str, float] = field(default_factory=dict)
+    loose: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from tilewright.pit import watch
 from tilewright.pit.choice import Seen
-from tilewright.pit.watch import EVERY, Watch
+from tilewright.pit.watch import EVERY, OFTEN, Watch
 
 
 def test_on_the_cpu_at_once() -> None:
@@ -28,6 +28,21 @@ def test_one_list_of_several_groups_is_taken_to_be_even() -> None:
 def test_all_are_looked_for_in_the_first_call_and_then_seldom() -> None:
     w = Watch()
     assert [n for n in range(2 * EVERY + 1) if w.due()] == [0, EVERY, 2 * EVERY]
+
+
+def test_the_family_in_use_tells_now_and_then() -> None:
+    w = Watch()
+    told = [n for n in range(2 * OFTEN + 1) if (w.due(), w.telling())[1]]
+    assert told == [0, OFTEN, 2 * OFTEN]
+
+
+def test_what_was_known_is_no_news() -> None:
+    w = Watch()
+    assert not w.news()
+    w.send("rows", torch.tensor([7]), of=10, groups=10)
+    assert w.news() and w.seen() and not w.news()
+    w.send("rows", torch.tensor([7]), of=10, groups=10)
+    assert not w.news()
 
 
 class _Event:

@@ -132,20 +132,27 @@ class _Run(Maker):
             for inner in self.entries(first, env):
                 yield from self.over(rest, inner, None)
         else:
-            for n in self.range(todo[0], env):
-                yield from self.over(todo[1:], {**env, todo[0]: np.int64(n)}, first)
+            for inner in self.values_of(todo[0], env):
+                yield from self.over(todo[1:], inner, first)
 
-    def named(self, of: coord.Listed, env: Env) -> Iterator[int]:
+    def values_of(self, ix: Index, env: Env) -> Iterator[Env]:
+        """An environment for each value of an index; one that a list names has its place there too."""
+        if ix in self.listed:
+            yield from self.named(self.listed[ix], env)
+        else:
+            yield from ({**env, ix: np.int64(n)} for n in self.range(ix, env))
+
+    def named(self, of: coord.Listed, env: Env) -> Iterator[Env]:
         """The values of a compacted axis, in the order of its list."""
         ends = [self.sizes[of.place]] if of.place in self.sizes else []
         ends += [] if of.below is None else [int(self.value(of.below, env))]
         for p in range(min(ends)):
-            first = int(self.value(of.at, {**env, of.place: np.int64(p)})) * of.tile
-            yield from range(first, min(first + of.tile, self.sizes[of.index]))
+            inner = {**env, of.place: np.int64(p)}
+            first = int(self.value(of.at, inner)) * of.tile
+            for n in range(first, min(first + of.tile, self.sizes[of.index])):
+                yield {**inner, of.index: np.int64(n)}
 
     def range(self, ix: Index, env: Env) -> Iterable[int]:
-        if ix in self.listed:
-            return self.named(self.listed[ix], env)
         if ix.within is None or ix.within[0] not in env:
             return range(self.sizes[ix])
         outer, count = ix.within

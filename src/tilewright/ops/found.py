@@ -1,0 +1,146 @@
+"""Products that find what they skip: detector, lists and product are the statements of one program.
+
+In: x [rows, k], w [n, k], b [n] or nothing, and the axis to look along. Out: y = x @ w.T + b, with the gradients of the
+whole product: nothing but zeros is skipped.
+
+    i    rows of x that are not all 0                        append(i_list); y[i, n] = b[n]; y[i, n] = ... for i listed
+    k    for each 32 rows of x, the k's where one is not 0   append(k_list); x_packed[p, i] = x[i, k]; y[i, n] = ...
+    n    rows of w that are not all 0                        append(n_list); y[i, n] = ... for n listed
+
+    y = found_product("k", x, w, b)
+
+What a list of k's names is packed, unless x has its k's side by side already. On GPUs lists are made of flags; those of
+very many rows come in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+from torch import Tensor
+
+from tilewright.ir.node import substitute
+from tilewright.language.grad import Gradient
+from tilewright.language.trace import Ref, Traced
+from tilewright.ops.again import again
+from tilewright.ops.backend import backend_of
+from tilewright.ops.index import FEW
+from tilewright.ops.kept import k_major
+from tilewright.ops.packing import from_packed, packing
+from tilewright.ops.products import (
+    K_LISTS,
+    PRODUCT,
+    TO_W,
+    TO_X,
+    biased_gradient,
+    usual,
+    with_bias,
+)
+from tilewright.ops.registry import register
+from tilewright.ops.settings import pack
+from tilewright.pit.compact import compact
+from tilewright.pit.detect import ALONE, flags, raised, tiles
+
+GROUP = 32  # rows that share a list of k's
+
+
+def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """x @ w.T + b, of which only what x (for n: w) holds along an axis is computed."""
+    if b is not None and not x.dtype == w.dtype == b.dtype:
+        return found_product(axis, x, w) + b
+    packed = axis == "k" and backend_of(x.device) == "triton" and x.stride(0) != 1
+    given = {"x": x, "w": k_major(w, again=True) if axis == "k" else w}
+    if b is not None:
+        given["b"] = b
+    few = axis == "k" or (w if axis == "n" else x).shape[0] <= ALONE
+    flagged = few and backend_of(x.device) == "triton"
+    name, before = _program(axis, packed, b is not None, flagged)
+    return again(name, given, lambda *_: _settings(axis, x, before))[0]
+
+
+def _settings(axis: str, x: Tensor, before: int) -> list[int]:
+    """One for each statement, the product's after those before it; on a CPU one for all."""
+    if backend_of(x.device) == "c":
+        return [FEW]
+    setting = usual(x, x.shape[0])
+    return [*[0] * before, pack(K_LISTS if setting and axis == "k" else setting)]
+
+
+def _program(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[str, int]:
+    """The name of a program, and how many statements come before the product; constants to torch.compile."""
+    return _registered(axis, packed, biased, flagged)
+
+
+_program._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def _registered(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[str, int]:
+    of, lists = "w" if axis == "n" else "x", (f"{axis}_list", f"{axis}_count")
+    names = {"x": of, "found": lists[0], "count": lists[1]}
+    parts = [_renamed(t, names) for t in _detectors(axis, flagged)]
+    product = compact(PRODUCT, axis, of, 1, ("i", GROUP) if axis == "k" else None)
+    if packed:
+        parts.append(packing(GROUP))
+        product = from_packed(product)
+    gradient = _gradient(axis, lists)
+    if biased:
+        product, gradient = with_bias(product), biased_gradient(gradient)
+    name = f"{product.name}_found{'_by_flags' if flagged else ''}"
+    made = _joined(name, [product, *parts])
+    return register(made, gradient).traced.name, len(made.body) - 1
+
+
+def _detectors(axis: str, flagged: bool) -> list[Traced]:
+    """What lists the rows, or the k's of groups of rows: of flags, or of the operand itself."""
+    if axis == "k":
+        return [flags(GROUP, 1, grouped=True) if flagged else tiles(GROUP, 1, grouped=True)]
+    return [flags(1, 0), raised()] if flagged else [tiles(1, 0, ordered=False)]
+
+
+def _gradient(axis: str, lists: tuple[str, str]) -> Gradient:
+    """Those of the whole product; where rows of an operand are 0, so are their products."""
+    if axis == "k":
+        return Gradient((), {"x": (TO_X,), "w": (TO_W,)})
+    if axis == "i":
+        return Gradient((), {"x": (TO_X,), "w": (compact(TO_W, "i", "x"),)}, lists)
+    return Gradient((), {"x": (compact(TO_X, "n", "w"),), "w": (TO_W,)}, lists)
+
+
+def _renamed(t: Traced, names: Mapping[str, str]) -> Traced:
+    table = {r: Ref(names.get(r.name, r.name), r.dtype) for r in t.refs}
+    new = lambda old: tuple(names.get(n, n) for n in old)
+    return replace(
+        t,
+        params=new(t.params),
+        inputs=new(t.inputs),
+        outputs=new(t.outputs),
+        refs=tuple(table.values()),
+        body=substitute(t.body, table),
+    )
+
+
+def _joined(name: str, parts: list[Traced]) -> Traced:
+    """One program of several: the first of them last; its outputs come first."""
+    refs = {r.name: r for t in reversed(parts) for r in t.refs}
+    outs = tuple(n for t in parts for n in t.outputs)
+    inputs = tuple(dict.fromkeys(n for t in parts for n in t.inputs if n not in outs))
+    ordered = sorted(inputs, key=("x", "w", "b").index)
+    body = [
+        s
+        for t in (*parts[1:], parts[0])
+        for s in substitute(t.body, {r: refs[r.name] for r in t.refs})
+    ]
+    return replace(
+        parts[0],
+        name=name,
+        params=(*ordered, *outs),
+        inputs=tuple(ordered),
+        outputs=outs,
+        refs=tuple(refs.values()),
+        body=tuple(body),
+        sized=tuple(d for t in parts for d in t.sized),
+        typed=tuple(d for t in parts for d in t.typed),
+    )

@@ -1,0 +1,92 @@
+"""What is made of a tensor once and used again: weights with their k's side by side, and the numbers 0, 1, 2 ...
+
+In: a tensor that comes again unchanged. Out: the copy that was made of it, or a new one.
+
+    w = k_major(w)          # [n, k], all n of one k side by side: copied when w changed, not in every call
+
+A copy is found by the storage of the tensor, with offset, shape, strides and dtype, and by the stream that made it; it
+is right for the version that it saw, so that a change in place is noticed. A weak reference to the storage keeps its
+address from being another's, and nothing of it alive; copies of storages that are gone are dropped when another one is
+made. A weight that is used so takes twice its memory. While a CUDA graph is captured, inside torch.compile, and for
+tensors without a version nothing is kept: the copy is then a part of the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from tilewright.ops.backend import backend_of, place_of
+from tilewright.ops.library import plainly
+
+MOST = 1024  # copies, and lengths of numbers
+_COPIES: dict[Any, tuple[StorageWeakRef, int, Tensor]] = {}
+_NUMBERS: dict[Any, Tensor] = {}
+
+
+def forget() -> None:
+    """Nothing is kept any more."""
+    _COPIES.clear()
+
+
+def k_major(t: Tensor, again: bool = False) -> Tensor:
+    """The same matrix [rows, k] with all rows of one k side by side, as GPUs gather k's. again: it will come again."""
+    if backend_of(t.device) != "triton" or t.stride(0) == 1:
+        return t
+    if not again or not keeps(t) or t.is_inference():
+        return t.t().contiguous().t()
+    if t.requires_grad and torch.is_grad_enabled():
+        made: Tensor = _Copy.apply(t)
+        return made
+    return _copy(t)
+
+
+class _Copy(torch.autograd.Function):
+    """The copy that is kept; its gradient is the tensor's own."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        return _copy(t).view(t.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+def _copy(t: Tensor) -> Tensor:
+    storage = t.untyped_storage()
+    at = t.storage_offset(), t.shape, t.stride(), t.dtype, place_of(t.device)
+    key = (storage._cdata, *at)
+    found = _COPIES.get(key)
+    if found is not None and found[1] == t._version:
+        return found[2]
+    for old in [k for k, (of, _, _) in _COPIES.items() if of.expired()]:
+        del _COPIES[old]
+    if len(_COPIES) >= MOST:
+        _COPIES.clear()
+    made = t.detach().t().contiguous().t()
+    _COPIES[key] = StorageWeakRef(storage), t._version, made
+    return made
+
+
+def numbers(count: int, dtype: torch.dtype, like: Tensor) -> Tensor:
+    """0, 1, ... count - 1 where another tensor lies. They are few, and stay: a graph may hold their address."""
+    if not keeps(like):
+        return torch.arange(count, dtype=dtype, device=like.device)
+    key = (count, dtype, like.device, place_of(like.device))
+    made = _NUMBERS.get(key)
+    if made is None:
+        made = torch.arange(count, dtype=dtype, device=like.device)
+        if len(_NUMBERS) < MOST:
+            _NUMBERS[key] = made
+    return made
+
+
+def keeps(t: Tensor) -> bool:
+    """Whether what is made now is there for later calls."""
+    if not plainly((t,)):
+        return False
+    return t.device.type == "cpu" or not torch.cuda.is_current_stream_capturing()

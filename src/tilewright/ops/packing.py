@@ -1,0 +1,72 @@
+"""What lists name of an operand, side by side: x_packed[p, i] = x[i, k], where k stands at place p of the list of i.
+
+In: x [rows, k] in any layout, lists of k's for groups of rows or one for all. Out: [room, rows], of which only what is
+listed is written. A product reads it in the order of the list, so that x itself need not have its k's side by side.
+
+    x_packed = pack(x, positions, counts, 32)      # for from_packed(a product over lists of k for each 32 rows)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from tilewright.ir.coord import Assign
+from tilewright.ir.expr import Load
+from tilewright.ir.node import transform
+from tilewright.language.trace import Param, Ref, Traced, axes, listed, part, trace
+from tilewright.ops.again import again
+from tilewright.ops.registry import register
+
+
+def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
+    """[room, rows], in one launch. size: rows that share a list, 0 for all of them"""
+    given = {"x": x.detach(), "k_list": positions, "k_count": counts}
+    return again(_name(size), given, lambda *_: [])[0]
+
+
+def _name(size: int) -> str:
+    """A constant to torch.compile."""
+    return packing(size).name
+
+
+_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def packing(size: int) -> Traced:
+    """The program."""
+
+    def packed(x: Param, k_list: Param, k_count: Param, x_packed: Param) -> None:
+        group, p = axes("i_group p")
+        i = part(group, size, "i") if size else axes("i")[0]
+        at, count = (k_list[group, p], k_count[group]) if size else (k_list[p], k_count[0])
+        k = listed("k", at, p, below=count)
+        x_packed.sized(k_list.dim(1 if size else 0), x.dim(0))
+        x_packed[p, i] = x[i, k]
+
+    packed.__name__ = f"packed_for_{size}"
+    return register(trace(packed)).traced
+
+
+def from_packed(t: Traced) -> Traced:
+    """y[i, n] = sum(k, x[i, k] * w[n, k])  ->  y[i, n] = sum(k, x_packed[p, i] * w[n, k]), k at place p of its list"""
+    (s,) = t.body
+    assert isinstance(s, Assign)
+    packed, named, place = Ref("x_packed"), {"x": "x_packed"}, s.listed[0].place
+
+    def read(n: Any) -> Load | None:
+        mine = isinstance(n, Load) and n.buffer.name == "x"
+        return Load(packed, (place, n.indices[0])) if mine else None
+
+    return replace(
+        t,
+        name=f"{t.name}_packed",
+        params=tuple(named.get(n, n) for n in t.params),
+        inputs=tuple(named.get(n, n) for n in t.inputs),
+        refs=(*(r for r in t.refs if r.name != "x"), packed),
+        body=(transform(s, read),),
+    )
