@@ -340,8 +340,16 @@ def test_sddmm_on_the_cpu(tmp_path: Path) -> None:
 
 def test_blocks_on_the_cpu(tmp_path: Path) -> None:
     made = suite(tmp_path / "r.json", "bsr", "--widths", "16")
-    assert len(made["rows"]) == 8 and all(row["ok"] for row in made["rows"])
+    assert len(made["rows"]) == 12 and all(row["ok"] for row in made["rows"])
+    half = [row for row in made["rows"] if row["format"] == "dbsr"]
+    assert len(half) == 4 and all(row["torch_ms"] > 0 and row["dense_ms"] > 0 for row in half)
     assert set(made["summary"]["break_even"]) == {"16 x 16", "32 x 16", "64 x 16", "128 x 16"}
+
+
+def test_every_other_row_of_blocks_is_empty() -> None:
+    a = bsr.matrix(64, 8, 0.3, torch.float32, "cpu", "dbsr")
+    filled = a.to_dense().view(8, 8, 64).ne(0).any(2).any(1)
+    assert a.format == "dbsr.8.8" and 0 < int(filled.sum()) <= 4 and a.nnz == 19 * 64
 
 
 def test_break_even_ends_at_the_first_loss() -> None:

@@ -348,7 +348,9 @@ def used(compiled: Any) -> dict[str, Any]:
 
 def build(names: list[str]) -> None:
     driver.compile_triton = offline
-    torch.empty = torch.zeros  # launches write nothing: indices read afterwards are 0, not what memory held
+    torch.empty = (
+        torch.zeros
+    )  # launches write nothing: indices read afterwards are 0, not what memory held
     with backend("triton"):
         for name in names:
             CASE[0] = name
