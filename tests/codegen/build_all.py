@@ -53,6 +53,15 @@ def spmm(reduce: str, dtype: torch.dtype, width: int, prepared: bool) -> Callabl
     )
 
 
+def spmm_parts(reduce: str, dtype: torch.dtype, columns: int) -> Callable[[], Any]:
+    """Buckets merged to one list, whole rows (1) or ranges of columns: tiles alike, so that registers compare."""
+    setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1}
+    x = torch.ones(64, 128, dtype=dtype)
+    return lambda: tw.spmm.plan(
+        graph(dtype).decompose(tw.rules.hyb(columns, 5)).prepare(), x, setting, reduce=reduce
+    )
+
+
 def spmm_backward(reduce: str, dtype: torch.dtype, prepared: bool = True) -> Callable[[], Any]:
     def go() -> None:
         A = graph(dtype, prepared)
@@ -240,6 +249,11 @@ def union(a: Any, b: Any, x: Any, y: Any) -> None:
 CASES: dict[str, Callable[[], Any]] = {
     **{f"spmm-{r}-listed-f32": spmm(r, F32, 128, True) for r in ("sum", "mean", "max")},
     **{f"spmm-{r}-listed-bf16": spmm(r, BF16, 256, True) for r in ("sum", "max")},
+    **{
+        f"buckets-{c}-{r}-{n}": spmm_parts(r, d, c)
+        for r, n, d in (("sum", "f32", F32), ("sum", "bf16", BF16), ("max", "f32", F32))
+        for c in (1, 2)
+    },
     **{f"spmm-{r}-padded-f32": spmm(r, F32, 128, False) for r in ("sum", "mean", "max")},
     "spmm-sum-padded-bf16": spmm("sum", BF16, 128, False),
     "spmm-sum-listed-width-33": spmm("sum", F32, 33, True),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -59,10 +60,16 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     text, tensors, ints, held = prepared(name, inputs)
     outs = run(text, tensors, ints, floats)
     wrapped = [
-        o if lead is None else SparseTensor(held[lead].structure, o)
+        o if lead is None else SparseTensor(_home(inputs.get(lead), held[lead]), o)
         for o, lead in zip(outs, _leads(text, *_place(tensors)), strict=True)
     ]
     return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def _home(given: Any, used: SparseTensor) -> Structure:
+    """The structure of an output: that of the input as it is used, or the parts that were merged for it."""
+    s = given.structure if isinstance(given, SparseTensor) else None
+    return s if isinstance(s, Parts) and merged(s) is used.structure else used.structure
 
 
 def prepared(
@@ -239,7 +246,7 @@ def with_lists(
     def case() -> Case:
         key = program_key(program, (arg, *(dense_arg(n, v) for n, v in inputs.items())))
         shapes = tuple(tuple(v.shape) for v in inputs.values())
-        return Case(key, "lists", shapes, s, x.device)
+        return Case(key, "lists", shapes, rows_of(s), x.device)
 
     name = f"{program} {arg.dtype}"
     names, more, numbers = listed(s, span, x.dtype, grad, setting, name, case)

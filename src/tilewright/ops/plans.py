@@ -11,14 +11,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tilewright.formats.merge import rows_of
 from tilewright.formats.structure import Structure
 from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.settings import feature_width, pack
 from tilewright.ops.spaces import SETTINGS, fits_registers
+from tilewright.runtime.ranges import follow_each_other, make_range_list
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
+from tilewright.support.errors import error
 from tilewright.tune.cost import Model, lists, rank
 from tilewright.tune.machine import machine_of
 from tilewright.tune.statistics import statistics_of
@@ -52,6 +55,10 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     than 16 sums, so that registers leave room for many warps. Long rows want more gathers in flight instead.
     """
     made = dict(setting)
+    if made.setdefault("columns", s.plans.get("columns", 1)) > 1:
+        made["shared"] = 1
+    else:
+        del made["columns"]
     row = s.shape[1] * dtype.itemsize
     room = HELD * 32 * made.get("warps", 1) // made["rows"]
     width = min(feature_width(span, dtype.itemsize == 2), max(room, NARROWEST))
@@ -85,12 +92,33 @@ def choose(
 
 
 def work_list_of(s: Structure, setting: Setting) -> WorkList:
-    key = ("list", setting["rows"], setting["long"], setting["chunk"])
+    columns = setting.get("columns", 1)
+    key = ("list", setting["rows"], setting["long"], setting["chunk"], columns)
     if key not in s.plans:
-        assert s.indptr is not None
-        s.plans[key] = make_work_list(s.indptr, setting)
+        assert s.indptr is not None and s.indices is not None
+        if columns > 1 and not may_cut(s, columns):
+            got, expected = (
+                columns,
+                "1 where columns are in no order, or A.decompose(rules.hyb(2, 5))",
+            )
+            raise error("argument", where="setting", name="columns", got=got, expected=expected)
+        s.plans[key] = (
+            make_work_list(s.indptr, setting)
+            if columns == 1
+            else make_range_list(s.indptr, s.indices, s.shape[1], setting)
+        )
     made: WorkList = s.plans[key]
     return made
+
+
+def may_cut(s: Structure, columns: int) -> bool:
+    """Whether the entries of each row lie range of columns after range. Kept with the structure; waits once."""
+    key = ("ranges", columns)
+    if key not in s.plans:
+        assert s.indptr is not None and s.indices is not None
+        s.plans[key] = follow_each_other(s.indptr, s.indices, s.shape[1], columns)
+    found: bool = s.plans[key]
+    return found
 
 
 def segments_of(s: Structure, setting: Setting) -> WorkList:
@@ -104,8 +132,8 @@ def segments_of(s: Structure, setting: Setting) -> WorkList:
 
 
 def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:
-    """Work lists are for prepared structures with rows first; inside torch.compile they are left out."""
-    if backend_of(x.device) != "triton" or s.format != "csr" or torch.compiler.is_compiling():
+    """Work lists are for prepared structures with rows first, or such a part; none inside torch.compile."""
+    if backend_of(x.device) != "triton" or torch.compiler.is_compiling() or rows_of(s) is None:
         return False
     return s.transposed is not None or setting is not None
 
@@ -125,7 +153,7 @@ def listed(
     ints: list[int] = []
     stream = stream_of(s.device)
     for structure, labels, wanted, known in (
-        (s, LIST, True, case),
+        (rows_of(s), LIST, True, case),
         (s.transposed, T_LIST, backward, None),
     ):
         if structure is None or not wanted:
@@ -133,11 +161,12 @@ def listed(
         if setting is None:
             chosen = choose(structure, span, dtype, name, known).setting
         else:
-            chosen = complete(setting, s, span, dtype)
+            chosen = complete(setting, structure, span, dtype)
         work = work_list_of(structure, chosen)
         tiles = -(-span // chosen["width"])
         names += labels
-        space = work.space(tiles * chosen["width"], stream)
+        held = chosen["rows"] if chosen.get("shared") else 1
+        space = work.space(held * tiles * chosen["width"], stream)
         tensors += [work.units, work.segs, work.done(tiles, stream), space]
         ints += [work.slots, pack(chosen)]
     return tuple(names), tensors, ints

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.merge import rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -171,12 +172,13 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
     s, args = a.structure, (sparse_arg("a", a, arrays), dense_arg("x", x))
     span = 1 if x.dim() == 1 else x.shape[-1]
     choice = Choice(setting, "given") if setting is not None else None
-    if may_list(s, x, setting):
+    rows = rows_of(s)
+    if rows is not None and may_list(s, x, setting):
         if x.dim() == 1 and choice is None:
             choice, setting = Choice(VECTOR, "default"), VECTOR
         program = program_key(name, args)
-        case = lambda: Case(program, "lists", (tuple(x.shape),), s, x.device)
-        choice = choice or choose(s, span, x.dtype, program, case)
+        case = lambda: Case(program, "lists", (tuple(x.shape),), rows, x.device)
+        choice = choice or choose(rows, span, x.dtype, program, case)
         names, more, plan_ints = listed(s, span, x.dtype, grad, setting, program, case)
         args = (sparse_arg("a", a, (*arrays, *names)), args[1])
         tensors += more

@@ -1,0 +1,70 @@
+"""Parts that are alike as one: lists of rows merge into a single csr part.
+
+Owns: `merged`, `rows_of`. In: `Parts`. Out: csr where every part is a list of rows (csr, dcsr, ell, padded, and
+those of listed rows), else `Parts` in which one csr part stands for all of them. A row's entries lie part after
+part; `perm` leads to the same values, and is left out where it would change nothing.
+
+    merged(A.decompose(rules.hyb(2, 3)).structure).format                      # "csr"
+    merged(A.decompose(rules.blocks(4), rules.hyb(1, 3)).structure).format     # "parts+dbsr.4.4+csr"
+
+Why csr: such parts differ in nothing but which rows they have, where these start and how long they are. A work
+list has all that in its units, so that one kernel in one launch serves them: lengths alike side by side, long rows in
+pieces, and ranges of columns one after the other if the rules cut any (`plans["columns"]`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilewright.formats import index
+from tilewright.formats.layout import parse
+from tilewright.formats.parts import Part, Parts
+from tilewright.formats.structure import Structure
+
+LISTS = ("csr", "dcsr", "ell", "dell", "padded", "dpadded")
+
+
+def merged(s: Parts) -> Structure:
+    """The structure with its lists of rows as one; made once, kept with the structure. Waits for the device."""
+    if torch.compiler.is_compiling() or len(s.shape) != 2:
+        return s
+    if "merged" not in s.plans:
+        s.plans["merged"] = _merged(s)
+    made: Structure = s.plans["merged"]
+    return made
+
+
+def rows_of(s: Structure) -> Structure | None:
+    """The csr structure whose rows a work list may deal out: a matrix itself, or its part that is csr."""
+    last = s.parts[-1].structure if isinstance(s, Parts) else s
+    return last if last.format == "csr" else None
+
+
+def is_list(part: Part) -> bool:
+    return parse(part.structure.format)[0] in LISTS
+
+
+def _merged(s: Parts) -> Structure:
+    alike = [part for part in s.parts if is_list(part)]
+    others = [part for part in s.parts if not is_list(part)]
+    if not alike or (others and [part.structure.format for part in alike] == ["csr"]):
+        return s
+    csr, order = _rows(s.shape, alike)
+    (columns, *more) = {part.columns for part in alike}
+    csr.plans["columns"] = 1 if more else columns
+    if others:
+        return Parts(s.shape, (*others, Part(csr, order, order.shape[0])))
+    if not torch.equal(order, torch.arange(order.shape[0], device=order.device)):
+        csr.perm = order
+    return csr
+
+
+def _rows(shape: tuple[int, ...], parts: list[Part]) -> tuple[Structure, Tensor]:
+    """csr of several parts, and the source entry of each place."""
+    found = [part.entries() for part in parts]
+    rows, cols = (torch.cat(dims) for dims in zip(*(crds for crds, _ in found), strict=True))
+    order = torch.cat([order for _, order in found])
+    rows, at = index.grouped(rows)
+    csr = Structure("csr", shape, index.ends(rows, shape[0]), cols.index_select(0, at), check=False)
+    return csr, order.index_select(0, at)
