@@ -5,7 +5,7 @@ Plans live on the structure (`structure.plans`), so they are shared by all tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -16,9 +16,10 @@ from tilewright.formats.structure import Structure
 from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
+from tilewright.ops.formats import alternatives, clearly, may_cut, possible, worth_cutting
 from tilewright.ops.settings import feature_width, pack
 from tilewright.ops.spaces import SETTINGS, fits_registers
-from tilewright.runtime.ranges import follow_each_other, make_range_list
+from tilewright.runtime.ranges import make_range_list
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
@@ -36,11 +37,24 @@ MakeCase = Callable[[], Case]
 
 
 def modelled(s: Structure, span: int, dtype: torch.dtype) -> Choice:
-    """The cheapest of the measured settings, by the cost model. Waits for the device: belongs in preparation."""
-    full = [complete(setting, s, span, dtype) for setting in SETTINGS]
-    settings = tuple(setting for setting in full if fits_registers(setting, span))
+    """The cheapest of the measured settings, by the cost model. Waits for the device: belongs in preparation.
+
+    Ranges of columns are among them where x does not stay in cache, and taken where that is clearly better.
+    """
     model = list_model(s, span, dtype)
-    return Choice(rank(model, settings)[0][0], "model", None, model, settings)
+    settings = tuple(completed(SETTINGS, s, span, dtype))
+    made = Choice(rank(model, settings)[0][0], "model", None, model, settings)
+    cut = completed(
+        alternatives(SETTINGS, "columns", worth_cutting(s, span, dtype)), s, span, dtype
+    )
+    return clearly(made, model, cut) if cut else made
+
+
+def completed(
+    settings: Iterable[Setting], s: Structure, span: int, dtype: torch.dtype
+) -> list[Setting]:
+    full = (complete(setting, s, span, dtype) for setting in settings)
+    return [setting for setting in full if fits_registers(setting, span)]
 
 
 def list_model(s: Structure, span: int, dtype: torch.dtype) -> Model:
@@ -55,11 +69,10 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     than 16 sums, so that registers leave room for many warps. Long rows want more gathers in flight instead.
     """
     made = dict(setting)
-    if made.setdefault("columns", s.plans.get("columns", 1)) > 1:
-        made["shared"] = 1
-    else:
-        del made["columns"]
-    row = s.shape[1] * dtype.itemsize
+    ranges = made.get("columns", s.plans.get("columns", 1))
+    if ranges > 1:
+        made["columns"] = ranges
+    row = s.shape[1] * dtype.itemsize // ranges
     room = HELD * 32 * made.get("warps", 1) // made["rows"]
     width = min(feature_width(span, dtype.itemsize == 2), max(room, NARROWEST))
     warps = made.get("warps", 1) * (s.shape[0] // made["rows"] + s.nnz // made["chunk"] + 1)
@@ -86,7 +99,8 @@ def choose(
     key = ("chosen", span, dtype, name) if case is not None else ("chosen", span, dtype)
     if key not in s.plans:
         shared = partial(choose, s, span, dtype)
-        s.plans[key] = modelled(s, span, dtype) if case is None else decide(case(), shared)
+        found = modelled(s, span, dtype) if case is None else decide(case(), shared)
+        s.plans[key] = possible(found, s)
     made: Choice = s.plans[key]
     return made
 
@@ -111,16 +125,6 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
     return made
 
 
-def may_cut(s: Structure, columns: int) -> bool:
-    """Whether the entries of each row lie range of columns after range. Kept with the structure; waits once."""
-    key = ("ranges", columns)
-    if key not in s.plans:
-        assert s.indptr is not None and s.indices is not None
-        s.plans[key] = follow_each_other(s.indptr, s.indices, s.shape[1], columns)
-    found: bool = s.plans[key]
-    return found
-
-
 def segments_of(s: Structure, setting: Setting) -> WorkList:
     """Parts of rows, for what is done entry by entry."""
     key = ("segments", setting["rows"], setting["chunk"], setting["edges"])
@@ -135,7 +139,7 @@ def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:
     """Work lists are for prepared structures with rows first, or such a part; none inside torch.compile."""
     if backend_of(x.device) != "triton" or torch.compiler.is_compiling() or rows_of(s) is None:
         return False
-    return s.transposed is not None or setting is not None
+    return s.transposed is not None if setting is None else "long" in setting
 
 
 def listed(
@@ -165,8 +169,9 @@ def listed(
         work = work_list_of(structure, chosen)
         tiles = -(-span // chosen["width"])
         names += labels
-        held = chosen["rows"] if chosen.get("shared") else 1
+        shared = int(chosen.get("columns", 1) > 1)
+        held = chosen["rows"] if shared else 1
         space = work.space(held * tiles * chosen["width"], stream)
         tensors += [work.units, work.segs, work.done(tiles, stream), space]
-        ints += [work.slots, pack(chosen)]
+        ints += [work.slots, pack({**chosen, "shared": shared})]
     return tuple(names), tensors, ints

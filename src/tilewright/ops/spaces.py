@@ -62,8 +62,8 @@ IN_REACH = Rule(f"a thread holds 1 to {HELD} values", lambda p: 1 <= held(p) <= 
 
 
 @cache
-def lists(span: int, half: bool) -> Space:
-    """Rows in a work list."""
+def lists(span: int, half: bool, columns: tuple[int, ...] = (1,)) -> Space:
+    """Rows in a work list; columns: numbers of ranges that they may be cut in."""
     tiles = widths(span, 256 if half else 128)
     return Space(
         "lists",
@@ -71,6 +71,7 @@ def lists(span: int, half: bool) -> Space:
             Param("rows", (2, 4, 8, 16), format=True),
             Param("long", (16, 32, 128), format=True),
             Param("chunk", (128, 512, 2048), format=True),
+            *([Param("columns", columns, format=True)] if len(columns) > 1 else ()),
             Param("unroll", (2, 4, 8)),
             Param("warps", (1, 2, 4)),
             Param("width", tiles),
