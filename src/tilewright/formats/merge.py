@@ -21,6 +21,7 @@ from tilewright.formats import index
 from tilewright.formats.layout import parse
 from tilewright.formats.parts import Part, Parts
 from tilewright.formats.structure import Structure
+from tilewright.formats.tree import Tree
 
 LISTS = ("csr", "dcsr", "ell", "dell", "padded", "dpadded")
 
@@ -36,9 +37,17 @@ def merged(s: Parts) -> Structure:
 
 
 def rows_of(s: Structure) -> Structure | None:
-    """The csr structure whose rows a work list may deal out: a matrix itself, or its part that is csr."""
-    last = s.parts[-1].structure if isinstance(s, Parts) else s
-    return last if last.format == "csr" else None
+    """csr whose rows a work list may deal out: a matrix itself, its part that is csr, or one grouped dimension."""
+    if isinstance(s, Tree) and s.format.startswith("grouped."):
+        if "rows" not in s.plans:
+            kept, last = s.levels[0].dim, len(s.levels) - 1
+            arrays = s.arrays["indptr1"], s.arrays[f"indices{last}"]
+            shape = (s.shape[kept], s.shape[s.levels[last].dim])
+            s.plans["rows"] = Structure("csr", shape, *arrays, check=False)
+        rows: Structure = s.plans["rows"]
+        return rows
+    last_part = s.parts[-1].structure if isinstance(s, Parts) else s
+    return last_part if last_part.format == "csr" else None
 
 
 def is_list(part: Part) -> bool:

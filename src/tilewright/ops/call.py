@@ -19,7 +19,7 @@ from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
-from tilewright.ir.coord import Index, Stmt
+from tilewright.ir.coord import Assign, Index, Stmt, spatial
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
@@ -122,9 +122,39 @@ def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
     if _wanted(held):
         held = {n: as_rows(v) if _walked(v) else v for n, v in held.items()}
+    elif not torch.compiler.is_compiling():
+        held = {n: _grouped(v, _kept(name, n)) for n, v in held.items()}
     if _fits(arguments(name, held)[0]):
         return held
     return {n: v if _dense(v) else as_rows(v) for n, v in held.items()}
+
+
+def _grouped(v: Any, dim: int | None) -> Any:
+    """A tensor of three and more dimensions, of which all but one are summed over, grouped by that one.
+
+    Its parts, if it is in parts, are one list then; csf has its outermost dimension grouped already.
+    """
+    if dim is None or _dense(v) or len(v.shape) < 3 or (not dim and v.format.startswith("csf")):
+        return v
+    s, key = v.structure, ("grouped", dim)
+    if key not in s.plans:
+        bare = SparseTensor(s, None).to_format(f"grouped.{len(v.shape)}.{dim}")
+        s.plans[key] = bare.structure
+    return SparseTensor(s.plans[key], v.values)
+
+
+@functools.cache
+def _kept(program: str, name: str) -> int | None:
+    """The only dimension of an argument that a program of one statement keeps; None where it is not so."""
+    traced = TEMPLATES[program].traced
+    if len(traced.body) != 1 or not isinstance(traced.body[0], Assign):
+        return None
+    held = spatial(traced.body[0])
+    found = {n.indices for n in walk(traced.body) if isinstance(n, Load) and n.buffer.name == name}
+    if len(found) != 1:
+        return None
+    kept = [d for d, ix in enumerate(found.pop()) if ix in held]
+    return kept[0] if len(kept) == 1 else None
 
 
 def _walked(v: Any) -> bool:

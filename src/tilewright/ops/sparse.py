@@ -14,7 +14,7 @@ from torch import Tensor
 from tilewright.formats.cache import CACHE
 from tilewright.formats.distinct import distinct, has_duplicates, is_sorted, sorted_rows
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
-from tilewright.formats.merge import merged
+from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -160,9 +160,9 @@ def prepare_at_second_use(s: Structure, grad: bool) -> None:
     """Make transpose and row lists when a structure comes again and they are wanted: on a GPU, or for gradients."""
     if s.transposed is not None or s.format == "ragged":
         return
-    if isinstance(s, Tree) and not isinstance(s, Parts):
-        return
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (
+        isinstance(s, Tree) and not isinstance(s, Parts) and rows_of(s) is None
+    ):
         return
     if grad or backend_of(s.device) == "triton":
         uses = s.plans["uses"] = s.plans.get("uses", 0) + 1
