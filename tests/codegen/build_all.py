@@ -224,6 +224,22 @@ def cubes() -> None:
     tw.einsum("ijk,jf,kf->if", t, torch.ones(32, 32), torch.ones(32, 32))
 
 
+def relations() -> None:
+    """A relational product: one dimension of three is kept, its entries in a work list."""
+    at = torch.stack([torch.arange(64) % 4, torch.arange(64), torch.arange(64) * 7 % 64])
+    t = tw.SparseTensor.from_coords(at, torch.ones(64), (4, 64, 64), format="csf")
+    for _ in range(2):
+        tw.einsum("rij,rjf->if", t, torch.ones(4, 64, 128))
+
+
+def full_blocks() -> None:
+    """Full blocks of 16 apart, the rest in a work list."""
+    dense = torch.eye(64) + torch.block_diag(*[torch.ones(16, 16)] * 4)
+    dense[0, 0] = 0
+    setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1, "block": 16}
+    tw.spmm.plan(tw.SparseTensor.from_dense(dense), torch.ones(64, 128), setting)
+
+
 def listed(
     tile: tuple[int | None, int | None], dtype: torch.dtype, **how: bool
 ) -> Callable[[], Any]:
@@ -298,6 +314,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "two-structures-sum": lambda: graph(F32) + graph(F32),
     **{f"format-{n}": in_format(n) for n in FORMATS},
     "format-csf": cubes,
+    "relations": relations,
+    "blocks-and-rows-f32": full_blocks,
     "parts-sum": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128))),
     "parts-max": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128), reduce="max")),
     "parts-sddmm": in_parts(lambda a: tw.sddmm(a, torch.ones(64, 32), torch.ones(64, 32))),
@@ -362,9 +380,8 @@ def used(compiled: Any) -> dict[str, Any]:
 
 def build(names: list[str]) -> None:
     driver.compile_triton = offline
-    torch.empty = (
-        torch.zeros
-    )  # launches write nothing: indices read afterwards are 0, not what memory held
+    # launches write nothing: indices read afterwards are 0, not what memory held
+    torch.empty, torch.Tensor.new_empty = torch.zeros, torch.Tensor.new_zeros
     with backend("triton"):
         for name in names:
             CASE[0] = name

@@ -117,6 +117,21 @@ def test_grouped_once(fast: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert a.format.startswith("parts+bucket")
 
 
+def test_tuned(tiled: Place) -> None:
+    at, v = entries([3, 0, 12, 1, 7], torch.float32)
+    a = tensor(at.to(tiled.device), v.to(tiled.device), 5, "parts")
+    x = torch.randn(4, 9, 6, device=tiled.device)
+    want = related(a, x)
+    setting = {"rows": 2, "unroll": 2, "long": 8, "chunk": 16, "warps": 1}
+    assert (
+        setting.items()
+        <= tw.tune(related, a, x, settings=[setting], budget_s=0, save=False).items()
+    )
+    with served() as kernels:
+        torch.testing.assert_close(related(a, x), want)
+    assert kernels[0].setting["rows"] == 2
+
+
 def test_gradients(fast: Place) -> None:
     at, v = entries([3, 0, 12, 1, 7], torch.float64)
     at = torch.unique(at, dim=1)  # looked up by the gradient of x

@@ -243,7 +243,10 @@ def subject(name: str, inputs: dict[str, Any], floats: list[float]) -> Subject:
             ints = with_choice(text, tensors, ints, held)
         return text, tensors, ints, floats
 
-    return subject_of(title_of(name, tuple(inputs)), s, at)
+    homes = tuple(v.structure for v in inputs.values() if isinstance(v, SparseTensor))
+    rows = None if s is None else rows_of(s)
+    made = subject_of(title_of(name, tuple(inputs)), rows or s, at)
+    return replace(made, homes=homes if s is None else (*homes, s))
 
 
 def _on(label: str, value: SparseTensor, home: Arg) -> Arg:
