@@ -168,7 +168,7 @@ def test_the_cold_plan_takes_blocks_where_that_is_clearly_better(
     """By the model of a GPU, of which nothing is launched here; explained beside the others."""
     for module in ("plans", "spmm", "formats"):
         monkeypatch.setattr(sys.modules[f"tilewright.ops.{module}"], "machine_of", lambda _: H200)
-    n = 512
+    n = 256
     nearly = torch.ones(n, 4 * n)
     nearly[0, 0] = 0.0
     whole = tw.SparseTensor.from_dense(nearly)

@@ -57,8 +57,8 @@ def expected(a: tuple[Tensor, Tensor, Tensor], n: int, x: Tensor, reduce: str) -
 
 @st.composite
 def cases(draw: Any) -> tuple[Any, ...]:
-    n, m = draw(st.integers(1, 11)), draw(st.integers(3, 40))
-    length = st.one_of(st.just(0), st.integers(0, 9), st.integers(20, 50))
+    n, m = draw(st.integers(1, 8)), draw(st.integers(3, 40))
+    length = st.one_of(st.just(0), st.integers(0, 9), st.integers(20, 30))
     lengths = draw(st.lists(length, min_size=n, max_size=n))
     dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
     rules = draw(st.lists(st.sampled_from(sorted(ALIKE)), min_size=1, max_size=2))
@@ -66,7 +66,7 @@ def cases(draw: Any) -> tuple[Any, ...]:
     return n, m, lengths, dtype, rules, width, reduce, draw(st.integers(0, 9))
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(cases())
 def test_any_parts_in_one_launch(case: tuple[Any, ...]) -> None:
     n, m, lengths, dtype, rules, width, reduce, seed = case
@@ -75,7 +75,8 @@ def test_any_parts_in_one_launch(case: tuple[Any, ...]) -> None:
     x[m - 2 :] = torch.nan
     want = expected(a, n, x, reduce)
     parts = tw.SparseTensor.from_coo(*a, (n, m)).decompose(*(r for k in rules for r in ALIKE[k]))
-    for place, setting in (("c", None), ("triton", None), ("triton", SETTING)):
+    places = [("triton", None), ("triton", SETTING), ("c", None)]
+    for place, setting in places if width == 3 else places[:2]:  # C is compiled for each width
         with backend(place), served() as kernels:
             if setting is None:
                 got = tw.spmm(parts, x, reduce=reduce)
@@ -88,7 +89,7 @@ def test_any_parts_in_one_launch(case: tuple[Any, ...]) -> None:
         torch.testing.assert_close(got.double(), want, **TOLERANCE[dtype])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(cases(), st.sampled_from([2, 3, 4]))
 def test_ranges_of_columns_of_any_matrix(case: tuple[Any, ...], columns: int) -> None:
     """A sorted matrix is cut where it lies: no other array than the list of work."""

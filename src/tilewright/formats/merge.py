@@ -15,9 +15,7 @@ pieces, and ranges of columns one after the other if the rules cut any (`plans["
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from tilewright.formats import index
 from tilewright.formats.layout import parse
 from tilewright.formats.parts import Part, Parts
 from tilewright.formats.structure import Structure
@@ -33,6 +31,11 @@ def merged(s: Parts) -> Structure:
     if "merged" not in s.plans:
         s.plans["merged"] = _merged(s)
     made: Structure = s.plans["merged"]
+    if (
+        made.transposed is None and s.transposed is not None
+    ):  # of the same entries, whatever their order
+        made.csr, made.transposed = s.csr if isinstance(made, Parts) else None, s.transposed
+        made.rows_stored()
     return made
 
 
@@ -59,7 +62,10 @@ def _merged(s: Parts) -> Structure:
     others = [part for part in s.parts if not is_list(part)]
     if not alike or (others and [part.structure.format for part in alike] == ["csr"]):
         return s
-    csr, order = _rows(s.shape, alike)
+    rows = s.as_csr() if not others else Parts(s.shape, tuple(alike)).as_csr()
+    order = rows.perm
+    assert order is not None
+    csr = Structure("csr", s.shape, rows.indptr, rows.indices, check=False)
     (columns, *more) = {part.columns for part in alike}
     csr.plans["columns"] = 1 if more else columns
     if others:
@@ -67,13 +73,3 @@ def _merged(s: Parts) -> Structure:
     if not torch.equal(order, torch.arange(order.shape[0], device=order.device)):
         csr.perm = order
     return csr
-
-
-def _rows(shape: tuple[int, ...], parts: list[Part]) -> tuple[Structure, Tensor]:
-    """csr of several parts, and the source entry of each place."""
-    found = [part.entries() for part in parts]
-    rows, cols = (torch.cat(dims) for dims in zip(*(crds for crds, _ in found), strict=True))
-    order = torch.cat([order for _, order in found])
-    rows, at = index.grouped(rows)
-    csr = Structure("csr", shape, index.ends(rows, shape[0]), cols.index_select(0, at), check=False)
-    return csr, order.index_select(0, at)

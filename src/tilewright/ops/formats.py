@@ -117,17 +117,17 @@ def with_blocks(space: Space, sizes: tuple[int, ...]) -> Space:
     return replace(space, params=(Param("block", sizes, format=True), *space.params))
 
 
-def block_model(plain: Model | None, s: Structure, span: int, itemsize: int, m: Machine) -> Model:
+def block_model(rows: Model, s: Structure, span: int, itemsize: int, m: Machine) -> Model:
     """A model of rows, for settings with blocks too: the rest at the model's cost, and a launch for the blocks."""
     told = statistics_of(s)
 
     def terms(p: Setting) -> Terms:
-        b, rows = p.get("block", 0), plain or cost.native(told, span, itemsize, m)
+        b = p.get("block", 0)
         if not b:
             return rows(p)
         share = full_share(s, b)
-        made = rows(p).scaled(1 - share)
-        return made + cost.blocks(told.rows, told.nnz * share, b, span, itemsize, m)
+        apart = cost.blocks(told.rows, told.nnz * share, b, span, itemsize, m)
+        return rows(p).scaled(1 - share) + apart
 
     return terms
 

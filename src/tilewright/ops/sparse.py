@@ -50,8 +50,6 @@ def rows_first(a: SparseTensor) -> SparseTensor:
     s = a.structure
     if isinstance(s, Parts):
         made = merged(s)
-        if s.transposed is not None and made.transposed is None:
-            made.prepare()
         return a if made is s else SparseTensor(made, a.values)
     if s.format in ("coo", "csc"):
         return SparseTensor(s.as_csr(), a.values)

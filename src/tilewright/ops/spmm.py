@@ -230,7 +230,7 @@ def may_block(a: SparseTensor, x: Tensor, reduce: str) -> bool:
 def _in_blocks(choice: Choice, s: Structure, span: int, dtype: torch.dtype) -> Choice:
     """A modelled choice, with full blocks apart where that is clearly better."""
     sizes = blocks_of(s)[1:]
-    if not sizes:
+    if not sizes or choice.model is None:
         return choice
     model = block_model(choice.model, s, span, dtype.itemsize, machine_of(s.device))
     return clearly(choice, model, alternatives(choice.candidates, "block", sizes))
@@ -291,7 +291,7 @@ def subject(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "s
     homes = (given.structure, s)
     made = replace(subject_of("spmm(A, x)", rows_of(s) or s, at), homes=homes)
     sizes = blocks_of(s) if may_block(a, x, reduce) else (0,)
-    if len(sizes) == 1:
+    if len(sizes) == 1 or made.model is None:
         return made
     model = block_model(made.model, s, x.shape[-1], x.dtype.itemsize, machine_of(s.device))
     return replace(

@@ -241,9 +241,10 @@ class Statement:
             return None
         lead = drivers(self.bound.program.body[0])
         homes = {**{n: n for n in self.views}, **self.list_parts()}
-        name = next((homes[a.buffer.name] for a in lead if a.buffer.name in homes), None)
-        if name is None or (name == lead[0].buffer.name and lead[0].buffer.parts):
+        found = next((a.buffer for a in lead if a.buffer.name in homes), None)
+        if found is None or found.parts:
             return None
+        name = homes[found.name]
         labels = E_LIST if self.nest.rows is None else LIST
         if self.views.get(name) == "csc":
             labels = T_LIST

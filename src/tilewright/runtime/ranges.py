@@ -79,7 +79,7 @@ def _pieces(rows: Tensor, start: Tensor, lengths: Tensor, chunk: int, lanes: int
     nth = torch.arange(len(home), device=rows.device) - slot
     flat = cuts.view(-1)
     place = torch.repeat_interleave(torch.arange(len(flat), device=rows.device), flat)
-    of = place % ranges if ranges else place
+    of = place % ranges
     inside = torch.arange(len(place), device=rows.device) - (torch.cumsum(flat, 0) - flat)[place]
     row = rows[home]
     lo = start[row, of] + inside * chunk
