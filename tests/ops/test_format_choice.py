@@ -168,7 +168,7 @@ def test_the_cold_plan_takes_blocks_where_that_is_clearly_better(
     """By the model of a GPU, of which nothing is launched here; explained beside the others."""
     for module in ("plans", "spmm", "formats"):
         monkeypatch.setattr(sys.modules[f"tilewright.ops.{module}"], "machine_of", lambda _: H200)
-    n = 256
+    n = 512
     nearly = torch.ones(n, 4 * n)
     nearly[0, 0] = 0.0
     whole = tw.SparseTensor.from_dense(nearly)
@@ -179,6 +179,13 @@ def test_the_cold_plan_takes_blocks_where_that_is_clearly_better(
         assert plan.choice.source == "model" and plan.choice.setting["block"] in (16, 32)
         assert len(plan.pieces) == 2 and "block=" in tw.explain(plan)["plan"].body
         assert "block" not in tw.spmm.plan(sparse, x).choice.setting
+
+
+def test_partial_rows_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = blocky(Place("c")).structure
+    assert formats.ranges(s, 32) == (1, 2, 4)
+    monkeypatch.setattr(formats, "ROOM", 3 * 40 * 32 * 4)
+    assert formats.ranges(s, 32) == (1, 2)
 
 
 def test_many_entries_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

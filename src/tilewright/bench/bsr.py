@@ -31,10 +31,8 @@ SIZE, QUICK_SIZE = 4096, 512
 BLOCKS = (16, 32, 64, 128)
 DENSITIES = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.55, 0.7)
 QUICK_DENSITIES = (0.1, 0.5)
-HALF_DENSITIES, QUICK_HALF_DENSITIES = (
-    (0.05, 0.15, 0.25, 0.35),
-    (0.1,),
-)  # half of the rows are empty
+HALF_DENSITIES = (0.05, 0.15, 0.25, 0.35)  # of dbsr: half of the rows are empty
+QUICK_HALF_DENSITIES = (0.1,)
 COLUMNS, QUICK_COLUMNS = (512, 4096), (128,)
 GOALS = {16: 0.15, 32: 0.35, 64: 0.55, 128: 0.7}  # densities up to which dense is beaten
 SLACK = 4.0  # torch rounds partial sums
@@ -256,7 +254,7 @@ def _probed(
 
 
 def break_even(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """For each block and number of columns, the largest density up to which dense is beaten all the way: of bsr."""
+    """For each block and number of columns of bsr, the largest density up to which dense is beaten all the way."""
     made: dict[str, float | None] = {}
     rows = [r for r in rows if r.get("format", "bsr") == "bsr"]
     for block, n in sorted({(r["block"], r["columns"]) for r in rows}):

@@ -46,9 +46,9 @@ def measured(run: Run) -> int:
                     row = _case(graph, width, budget)
                     run.add(row)
                     run.say(f"{row['case']}: cold {row['cold']:.2f}, tuned {row['tuned']:.2f}")
-    means = means_of(run.rows)
+    means = {f"{p}_mean": geomean(r[p] for r in run.rows) for p in PLANS}
     worst = {f"{p}_worst": max((r[p] for r in run.rows), default=None) for p in PLANS}
-    return run.finish(text(run.rows, means), {**means, **worst, "busy_cores": busy})
+    return run.finish(_text(run.rows, means), {**means, **worst, "busy_cores": busy})
 
 
 def _case(graph: Graph, width: int, budget_s: float) -> dict[str, Any]:
@@ -60,10 +60,6 @@ def _case(graph: Graph, width: int, budget_s: float) -> dict[str, Any]:
     row: dict[str, Any] = {"case": f"{graph.name} {width}", "graph": graph.name, "width": width}
     row |= {"rows": graph.rows, "nnz": graph.nnz}
     return row | distances(subject_of_op(spmm, (a, x), {}), budget_s, reference)
-
-
-def means_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {f"{p}_mean": geomean(r[p] for r in rows) for p in PLANS}
 
 
 def distances(subject: Subject, budget_s: float, reference: Tensor) -> dict[str, Any]:
@@ -101,7 +97,7 @@ def _times(subject: Subject, calls: list[measure.Fn]) -> list[float]:
     return [min(t) for t in measure.seconds(calls, repeats, device, cold)]
 
 
-def text(rows: list[dict[str, Any]], means: dict[str, Any]) -> str:
+def _text(rows: list[dict[str, Any]], means: dict[str, Any]) -> str:
     head = ["case", "points", "best ms", "cold", "tuned", "tried", "tune s", "worst"]
     keys = ("case", "points", "best_ms", "cold", "tuned", "tried", "tune_s", "worst")
     body: list[list[Cell]] = [[r[k] for k in keys] for r in rows]

@@ -31,12 +31,18 @@ def merged(s: Parts) -> Structure:
     if "merged" not in s.plans:
         s.plans["merged"] = _merged(s)
     made: Structure = s.plans["merged"]
-    if (
-        made.transposed is None and s.transposed is not None
-    ):  # of the same entries, whatever their order
-        made.csr, made.transposed = s.csr if isinstance(made, Parts) else None, s.transposed
-        made.rows_stored()
+    if made.transposed is None and s.transposed is not None:
+        _share(s, made)
     return made
+
+
+def _share(s: Parts, made: Structure) -> None:
+    """What was prepared for the parts serves them merged: it leads to the same values."""
+    made.transposed = s.transposed
+    if isinstance(made, Parts):
+        made.csr = s.csr
+    else:
+        made.rows_stored()
 
 
 def rows_of(s: Structure) -> Structure | None:
@@ -60,7 +66,7 @@ def is_list(part: Part) -> bool:
 def _merged(s: Parts) -> Structure:
     alike = [part for part in s.parts if is_list(part)]
     others = [part for part in s.parts if not is_list(part)]
-    if not alike or (others and [part.structure.format for part in alike] == ["csr"]):
+    if not alike or (others and len(alike) == 1 and rows_of(s) is alike[0].structure):
         return s
     rows = s.as_csr() if not others else Parts(s.shape, tuple(alike)).as_csr()
     order = rows.perm

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -36,12 +37,14 @@ BLOCKS = (16, 32)
 LEAST = 0.25  # the share of entries in full blocks that is worth parts of their own
 CLEARLY = 0.7  # of what is used without a choice of formats: an estimate that may be trusted
 COLUMNS = (2, 4)
+ROOM, PARTIAL = 1 << 30, 4  # bytes that partial rows may take, and of a number in them
 EXACT, SAMPLED = 1 << 22, 16  # entries that are all looked at; rows of blocks that stand for more
 
 
-def ranges(s: Structure) -> tuple[int, ...]:
-    """1, and the numbers of ranges that columns can be cut in."""
-    return (1, *(c for c in COLUMNS if c <= s.shape[1] and may_cut(s, c)))
+def ranges(s: Structure, span: int) -> tuple[int, ...]:
+    """1, and the numbers of ranges that columns can be cut in, with room for what waits to be combined."""
+    most = min(s.shape[1], ROOM // max(s.shape[0] * span * PARTIAL, 1))
+    return (1, *(c for c in COLUMNS if c <= most and may_cut(s, c)))
 
 
 def may_cut(s: Structure, columns: int) -> bool:
@@ -57,13 +60,14 @@ def may_cut(s: Structure, columns: int) -> bool:
 def worth_cutting(s: Structure, span: int, dtype: torch.dtype) -> tuple[int, ...]:
     """The numbers of ranges of columns that may help: x does not stay in cache, and rows can be cut."""
     stays = s.shape[1] * span * dtype.itemsize <= machine_of(s.device).cache
-    return () if stays or s.plans.get("columns", 1) > 1 else ranges(s)[1:]
+    return () if stays or s.plans.get("columns", 1) > 1 else ranges(s, span)[1:]
 
 
 def blocks_of(s: Structure) -> tuple[int, ...]:
     """0, and the sizes of blocks that hold enough of a structure. Kept with it; waits for the device once each."""
-    found = (b for b in BLOCKS if full_share(s, b) >= LEAST)
-    return (0, *found) if s.format == "csr" else (0,)
+    if s.format != "csr":
+        return (0,)
+    return (0, *takewhile(lambda b: full_share(s, b) >= LEAST, BLOCKS))
 
 
 def full_share(s: Structure, b: int) -> float:

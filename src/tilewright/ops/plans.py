@@ -110,17 +110,13 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
     key = ("list", setting["rows"], setting["long"], setting["chunk"], columns)
     if key not in s.plans:
         assert s.indptr is not None and s.indices is not None
-        if columns > 1 and not may_cut(s, columns):
-            got, expected = (
-                columns,
-                "1 where columns are in no order, or A.decompose(rules.hyb(2, 5))",
-            )
-            raise error("argument", where="setting", name="columns", got=got, expected=expected)
-        s.plans[key] = (
-            make_work_list(s.indptr, setting)
-            if columns == 1
-            else make_range_list(s.indptr, s.indices, s.shape[1], setting)
-        )
+        if columns == 1:
+            s.plans[key] = make_work_list(s.indptr, setting)
+        elif may_cut(s, columns):
+            s.plans[key] = make_range_list(s.indptr, s.indices, s.shape[1], setting)
+        else:
+            expected = "1 where columns are in no order, or A.decompose(rules.hyb(2, 5))"
+            raise error("argument", where="setting", name="columns", got=columns, expected=expected)
     made: WorkList = s.plans[key]
     return made
 

@@ -149,7 +149,8 @@ def space_of(step: Step, sizes: dict[str, int], s: Structure | None = None) -> S
         case "c":
             return spaces.c(_wide(step, sizes))
         case "lists":
-            return spaces.lists(step.span(sizes), step.half, (1,) if s is None else ranges(s))
+            span = step.span(sizes)
+            return spaces.lists(span, step.half, (1,) if s is None else ranges(s, span))
         case "padded":
             return spaces.padded(step.span(sizes), step.half)
         case "entries":
