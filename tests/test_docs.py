@@ -147,7 +147,7 @@ def stored(format: str) -> tw.SparseTensor:
         flat = {"indptr": torch.tensor([0, 3, 3, 6])}
         given, shape = (deep, (2, 2, 3)) if format == "ragged.3" else (flat, (3, 5))
         return tw.SparseTensor.from_arrays(format, shape, torch.arange(1.0, 7.0), **given)
-    if format in ("csf.3", "bucket.2"):
+    if format in ("csf.3", "bucket.2", "grouped.3.1"):
         return tw.SparseTensor.from_coords(at, torch.arange(1.0, 6.0), (3, 4, 6), format)
     made = tw.SparseTensor.from_coo(rows, cols, torch.arange(1.0, 10.0), (8, 8))
     return made.to_format(format, (2, 2) if format in layout.BLOCKED else None)
@@ -156,7 +156,7 @@ def stored(format: str) -> tw.SparseTensor:
 NAMES = (
     *("csr", "csc", "coo", "bsr", "block_mask", "ragged", "dcsr", "dbsr.3.2", "ell.3", "padded.4"),
     *("dell.3", "dpadded.4"),
-    *("srbcrs.3.2", "dia", "two_four", "bitmap", "csf.3", "bucket.2", "ragged.3"),
+    *("srbcrs.3.2", "dia", "two_four", "bitmap", "csf.3", "bucket.2", "grouped.3.1", "ragged.3"),
 )
 
 

@@ -29,7 +29,9 @@ from tilewright.bench import (
 )
 from tilewright.bench.suite import Options, Run
 from tilewright.formats import SparseTensor
+from tilewright.ops import spaces
 from tilewright.support.errors import FormatError
+from tilewright.tune.space import Param, Space
 
 TINY = graphs.GENERATED["tiny"]
 
@@ -322,15 +324,32 @@ def suite(path: Path, *asked: str) -> dict[str, Any]:
     return machine.read(path)
 
 
-def test_reductions_and_peers_of_the_cpu_suite(tmp_path: Path) -> None:
-    asked = ("spmm", "--graphs", "tiny", "--widths", "32", "--reduces", "sum,max")
+def test_reductions_and_peers_of_the_cpu_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = Space("c", (Param("width", (128,)), Param("prefetch", (0, 8)), Param("grain", (64,))))
+    monkeypatch.setattr(spaces, "c", lambda _: few)
+    asked = ("spmm", "--graphs", "tiny", "--widths", "32", "--reduces", "sum,max", "--tune")
     made = suite(tmp_path / "r.json", *asked)
     assert [row["reduce"] for row in made["rows"]] == ["sum", "max"]
+    assert made["summary"]["max_over_sum"] > 0
+    for row in made["rows"]:
+        assert row["points"] == 2 and row["cold"] >= 1 and row["tuned"] >= 1
+    assert made["summary"]["tuned_over_best"] >= 1 and made["rows"][0]["tuned_setting"]
     assert all(
         row["plain_ms"] > 0 and row["over_best"] > 0 and row["gather_gb_s"] > 0
         for row in made["rows"]
     )
     assert "one thread" in made["summary"]["clock"]
+
+
+def test_distance_of_plans_from_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Space("c", (Param("width", (128,)), Param("prefetch", (0, 8)), Param("grain", (64,))))
+    monkeypatch.setattr(spaces, "c", lambda _: few)
+    made = suite(tmp_path / "r.json", "regret", "--graphs", "tiny", "--widths", "32")
+    (row,) = made["rows"]
+    assert row["ok"] and row["points"] == 2 and min(row["cold"], row["tuned"]) >= 1
+    assert made["summary"]["cold_mean"] == pytest.approx(row["cold"])
 
 
 def test_sddmm_on_the_cpu(tmp_path: Path) -> None:
@@ -340,8 +359,16 @@ def test_sddmm_on_the_cpu(tmp_path: Path) -> None:
 
 def test_blocks_on_the_cpu(tmp_path: Path) -> None:
     made = suite(tmp_path / "r.json", "bsr", "--widths", "16")
-    assert len(made["rows"]) == 8 and all(row["ok"] for row in made["rows"])
+    assert len(made["rows"]) == 12 and all(row["ok"] for row in made["rows"])
+    half = [row for row in made["rows"] if row["format"] == "dbsr"]
+    assert len(half) == 4 and all(row["torch_ms"] > 0 and row["dense_ms"] > 0 for row in half)
     assert set(made["summary"]["break_even"]) == {"16 x 16", "32 x 16", "64 x 16", "128 x 16"}
+
+
+def test_every_other_row_of_blocks_is_empty() -> None:
+    a = bsr.matrix(64, 8, 0.3, torch.float32, "cpu", "dbsr")
+    filled = a.to_dense().view(8, 8, 64).ne(0).any(2).any(1)
+    assert a.format == "dbsr.8.8" and 0 < int(filled.sum()) <= 4 and a.nnz == 19 * 64
 
 
 def test_break_even_ends_at_the_first_loss() -> None:

@@ -53,6 +53,15 @@ def spmm(reduce: str, dtype: torch.dtype, width: int, prepared: bool) -> Callabl
     )
 
 
+def spmm_parts(reduce: str, dtype: torch.dtype, columns: int) -> Callable[[], Any]:
+    """Buckets merged to one list, whole rows (1) or ranges of columns: tiles alike, so that registers compare."""
+    setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1}
+    x = torch.ones(64, 128, dtype=dtype)
+    return lambda: tw.spmm.plan(
+        graph(dtype).decompose(tw.rules.hyb(columns, 5)).prepare(), x, setting, reduce=reduce
+    )
+
+
 def spmm_backward(reduce: str, dtype: torch.dtype, prepared: bool = True) -> Callable[[], Any]:
     def go() -> None:
         A = graph(dtype, prepared)
@@ -218,6 +227,22 @@ def cubes() -> None:
     tw.einsum("ijk,jf,kf->if", t, torch.ones(32, 32), torch.ones(32, 32))
 
 
+def relations() -> None:
+    """A relational product: one dimension of three is kept, its entries in a work list."""
+    at = torch.stack([torch.arange(64) % 4, torch.arange(64), torch.arange(64) * 7 % 64])
+    t = tw.SparseTensor.from_coords(at, torch.ones(64), (4, 64, 64), format="csf")
+    for _ in range(2):
+        tw.einsum("rij,rjf->if", t, torch.ones(4, 64, 128))
+
+
+def full_blocks() -> None:
+    """Full blocks of 16 apart, the rest in a work list."""
+    dense = torch.eye(64) + torch.block_diag(*[torch.ones(16, 16)] * 4)
+    dense[0, 0] = 0
+    setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1, "block": 16}
+    tw.spmm.plan(tw.SparseTensor.from_dense(dense), torch.ones(64, 128), setting)
+
+
 def listed(
     tile: tuple[int | None, int | None], dtype: torch.dtype, **how: bool
 ) -> Callable[[], Any]:
@@ -243,6 +268,11 @@ def union(a: Any, b: Any, x: Any, y: Any) -> None:
 CASES: dict[str, Callable[[], Any]] = {
     **{f"spmm-{r}-listed-f32": spmm(r, F32, 128, True) for r in ("sum", "mean", "max")},
     **{f"spmm-{r}-listed-bf16": spmm(r, BF16, 256, True) for r in ("sum", "max")},
+    **{
+        f"buckets-{c}-{r}-{n}": spmm_parts(r, d, c)
+        for r, n, d in (("sum", "f32", F32), ("sum", "bf16", BF16), ("max", "f32", F32))
+        for c in (1, 2)
+    },
     **{f"spmm-{r}-padded-f32": spmm(r, F32, 128, False) for r in ("sum", "mean", "max")},
     "spmm-sum-padded-bf16": spmm("sum", BF16, 128, False),
     "spmm-sum-listed-width-33": spmm("sum", F32, 33, True),
@@ -288,6 +318,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "two-structures-sum": lambda: graph(F32) + graph(F32),
     **{f"format-{n}": in_format(n) for n in FORMATS},
     "format-csf": cubes,
+    "relations": relations,
+    "blocks-and-rows-f32": full_blocks,
     "parts-sum": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128))),
     "parts-max": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128), reduce="max")),
     "parts-sddmm": in_parts(lambda a: tw.sddmm(a, torch.ones(64, 32), torch.ones(64, 32))),

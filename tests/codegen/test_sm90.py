@@ -108,6 +108,14 @@ def test_half_products_use_wgmma(built: dict[str, Any]) -> None:
     assert seen >= 5 and not slow
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.startswith("buckets-2-")])
+def test_merged_parts_need_few_registers_more(case: str, built: dict[str, Any]) -> None:
+    """Ranges of columns in one launch: at most 1.25 of what whole rows need at the same tiles."""
+    rows = case.replace("buckets-2-", "buckets-1-")
+    (got,), (want,) = (kernels(built, c).values() for c in (case, rows))
+    assert got["registers"] <= 1.25 * want["registers"]
+
+
 @pytest.mark.parametrize(
     "case", ["attention-64", "attention-128", "attention-80", "blocks-64-bf16"]
 )

@@ -80,6 +80,20 @@ def test_bucket_is_the_plain_loop(case: Case, name: str) -> None:
 
 
 @QUICK
+@given(CASES, st.integers(0, 3))
+def test_grouped_is_the_plain_loop(case: Case, dim: int) -> None:
+    coords, values, dense = case
+    dims = coords.shape[0]
+    name = f"grouped.{dims}.{dim % dims}"
+    made = SparseTensor.from_coords(coords, values, tuple(dense.shape[:dims]), name)
+    assert made.format == name and made.values is values
+    assert torch.equal(reference.dense(made), dense)
+    assert torch.equal(made.to_format("csf").to_dense(), dense)
+    back = SparseTensor.from_coords(coords, values, made.shape).to_format(name)
+    assert torch.equal(back.to_dense(), dense)
+
+
+@QUICK
 @given(CUBES, st.sampled_from(((1,), (2, 5), (1, 2, 4, 8))))
 def test_buckets_are_a_partition(case: Case, widths: tuple[int, ...]) -> None:
     coords, values, dense = case

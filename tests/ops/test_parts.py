@@ -97,14 +97,14 @@ def test_same_as_whole(dtype: torch.dtype, where: Place) -> None:
 
 
 def test_kernels(where: Place) -> None:
-    """A sum is a kernel for each part; 16 bits and other reductions are one for all."""
+    """A sum is a kernel for the blocks and one for all rows; 16 bits and other reductions are one for all."""
     _, a = pair("blocks", where, torch.float32)
     x = randn(8, 5, seed=1, dtype=torch.float32, device=where.device)
-    parts = len(a.structure.parts)
-    for given, reduce, count in ((x, "sum", parts), (x, "max", 1), (x.bfloat16(), "sum", 1)):
+    assert len(a.structure.parts) > 2
+    for given, reduce, count in ((x, "sum", 2), (x, "max", 1), (x.bfloat16(), "sum", 1)):
         with served() as kernels:
             tw.spmm(a.to(given.dtype), given, reduce=reduce)
-        assert parts > 1 and len(kernels) == count, (reduce, given.dtype)
+        assert len(kernels) == count, (reduce, given.dtype)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])

@@ -35,6 +35,7 @@ TAKEN = [
     ("sddmm", "split(p_i, 4); kind(p_i_i, lane); kind(p_i_o, grid); persistent(p_i_o, 2)", ALL),
     ("spmm-max", "fuse(i, f); kind(i_f, grid); persistent(i_f, 3)", ALL),
     ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 2)", ALL - {"c"}),
+    ("spmm-max", "lane(f, 16); work_list(i, p_j, 4, 2, 1)", ALL - {"c"}),
     ("rows-linear", "split(d, 2); split_reduction(d_o, atomic)", ALL),
     ("rows-linear", "split(d, 2); split_reduction(d_o, atomic); kind(r, grid); lane(o, 16)", ALL),
     ("rows-linear", "split_reduction(d, atomic); lane(r, 16); lane(o, 16)", ALL),

@@ -11,8 +11,10 @@ from semantics.programs import CASES
 from semantics.stages import STAGES, run_stage
 from semantics.structures import PATTERNS, Pattern, patterns
 
+from tilewright.formats.rules import hyb
 from tilewright.ops.backend import backend
 from tilewright.ops.plans import work_list_of
+from tilewright.ops.sparse import rows_first
 from tilewright.ops.spmm import _call as spmm_call
 
 SMALL = [n for n in PATTERNS if n not in ("33x48-seed0", "mixed-i64")]
@@ -65,16 +67,20 @@ def test_no_width(name: str, stage: str) -> None:
 
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "min"])
 @pytest.mark.parametrize("stage", ["for-triton", "tile"])
-def test_work_list(how: str, stage: str) -> None:
-    """The giant row is cut in pieces that several programs share."""
+@pytest.mark.parametrize("columns", [1, 3])
+def test_work_list(how: str, stage: str, columns: int) -> None:
+    """The giant row is cut in pieces that several programs share, and so are all rows where columns are cut."""
     p = PATTERNS["giant"]
-    setting = {"rows": 4, "unroll": 2, "long": 8, "chunk": 16, "warps": 1}
+    setting = {"rows": 4, "unroll": 2, "long": 8, "chunk": 16, "warps": 1, "columns": columns}
     with backend("triton"):
         case = CASES[f"spmm-{how}"](p, torch.float32, 33, "cpu")
         _, tensors, *_ = case.call
         a, x = p.tensor().with_values(tensors[-2]), tensors[-1]
+        if columns > 1:
+            a = rows_first(a.decompose(hyb(columns, 2)))
         listed = spmm_call(a, x, how, setting)
-        assert work_list_of(a.structure, setting).units[:, 2].max() > 1
+        pieces = work_list_of(a.structure, setting).units[:, 2]
+        assert pieces.max() > 1 and (pieces.min() < -1) == (columns > 1)
         close(run_stage(stage, *listed, []), case.want)
 
 

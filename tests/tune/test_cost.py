@@ -94,6 +94,27 @@ def test_feature_tiles_outermost_help_where_x_does_not_stay_in_cache() -> None:
     assert model({**SETTING, "outer": 1}).gather < model(SETTING).gather
 
 
+def test_ranges_of_columns_trade_gathers_for_partial_sums() -> None:
+    """They pay where x is far larger than the cache and rows are long, not where rows are short."""
+    wide = replace(EVEN, cols=1 << 21)
+    long = Statistics(N, 1 << 20, 512 * N, 512, at(c10=N), at(c10=512 * N))
+    for told, pays in ((wide, False), (long, True)):
+        whole, cut = (
+            cost.lists(told, 32, 4, H200)({**SETTING, "columns": c, "outer": 1}) for c in (1, 4)
+        )
+        assert cut.gather < whole.gather and cut.memory > whole.memory
+        assert (cut.total < whole.total) == pays
+
+
+def test_blocks_read_a_row_of_x_once_for_all_their_rows() -> None:
+    told = Statistics(N, N, 512 * N, 512, at(c10=N), at(c10=512 * N))
+    rows = cost.lists(told, 128, 4, H200)({**SETTING, "outer": 1})
+    blocks = [cost.blocks(N, told.nnz, b, 128, 4, H200) for b in (16, 32)]
+    assert blocks[1].gather < blocks[0].gather < rows.gather
+    half = rows.scaled(0.5) + blocks[0]
+    assert half.launch == 2 * H200.launch and half.gather == rows.gather / 2 + blocks[0].gather
+
+
 def test_padding_costs_as_much_as_the_longest_row_of_a_group() -> None:
     skewed = statistics_of(structure(([1] * 63 + [1000]) * 50))
     assert (

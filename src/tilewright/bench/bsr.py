@@ -3,6 +3,8 @@
 A case is a block size, a density and a number of columns: bf16 on CUDA, fp32 on the CPU. On CUDA every tile setting
 is timed, on the blocks as given and on blocks of several rows in one (made once by `to_format`; that time is a
 column), and the probe's kernel at its own tiles. Where density meets the dense product is told by block.
+
+Cases of dbsr have no blocks in every other row of blocks, taken at random; their density is that of the whole.
 """
 
 from __future__ import annotations
@@ -22,11 +24,15 @@ from tilewright.bench import check, probes, subject, timing
 from tilewright.bench.suite import Run, dtype_name, dtypes_of, seeded, spelled
 from tilewright.bench.tables import Cell, cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
+from tilewright.formats.layout import name_of
+from tilewright.ops.sparse import as_blocks
 
 SIZE, QUICK_SIZE = 4096, 512
 BLOCKS = (16, 32, 64, 128)
 DENSITIES = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.55, 0.7)
 QUICK_DENSITIES = (0.1, 0.5)
+HALF_DENSITIES = (0.05, 0.15, 0.25, 0.35)  # of dbsr: half of the rows are empty
+QUICK_HALF_DENSITIES = (0.1,)
 COLUMNS, QUICK_COLUMNS = (512, 4096), (128,)
 GOALS = {16: 0.15, 32: 0.35, 64: 0.55, 128: 0.7}  # densities up to which dense is beaten
 SLACK = 4.0  # torch rounds partial sums
@@ -42,7 +48,10 @@ PROBED = (
 def measure(run: Run) -> int:
     options, cuda = run.options, run.options.device == "cuda"
     size = QUICK_SIZE if options.quick or not cuda else SIZE
-    densities = QUICK_DENSITIES if options.quick else DENSITIES
+    given = {"bsr": DENSITIES, "dbsr": HALF_DENSITIES}
+    if options.quick:
+        given = {"bsr": QUICK_DENSITIES, "dbsr": QUICK_HALF_DENSITIES}
+    kinds = [(format, density) for format, densities in given.items() for density in densities]
     columns = options.widths or (QUICK_COLUMNS if options.quick or not cuda else COLUMNS)
     (dtype, *_) = dtypes_of(run, (torch.bfloat16 if cuda else torch.float32,))
     warming = run.warm(
@@ -55,11 +64,11 @@ def measure(run: Run) -> int:
     )
     warming.wait()
     probe = probes.load(options.probes, "block_sparse") if cuda else None
-    for block, n, density in itertools.product(BLOCKS, columns, densities):
+    for block, n, (format, density) in itertools.product(BLOCKS, columns, kinds):
         if run.late:
             continue
-        with run.part(f"block {block} {density:g} x {n}"):
-            run.add(_case(run, size, block, density, n, dtype, probe))
+        with run.part(f"{format} {block} {density:g} x {n}"):
+            run.add(_case(run, size, format, block, density, n, dtype, probe))
             row = run.rows[-1]
             run.say(f"{row['case']}: {cell(row['best_ms'])} ms, dense {cell(row['dense_ms'])} ms")
     return run.finish(*report(run.rows))
@@ -70,29 +79,49 @@ def _groups(block: int) -> list[int]:
     return [g for g in (1, 2, 4) if g * block <= TALLEST]
 
 
-def matrix(size: int, block: int, density: float, dtype: torch.dtype, device: str) -> SparseTensor:
-    """Blocks kept at random, as many as the density says, with normal values."""
-    side = size // block
+def matrix(
+    size: int,
+    block: int,
+    density: float,
+    dtype: torch.dtype,
+    device: str,
+    format: str = "bsr",
+) -> SparseTensor:
+    """Blocks kept at random, as many as the density says, with normal values; of dbsr, in half of the rows."""
+    side, source = size // block, torch.Generator().manual_seed(block)
+    rows = torch.arange(side)
+    if format == "dbsr":
+        rows = torch.randperm(side, generator=source)[: side // 2].sort().values
     kept = max(1, round(density * side * side))
-    order = torch.randperm(side * side, generator=torch.Generator().manual_seed(block))[:kept]
-    at = order.sort().values
-    indptr = torch.zeros(side + 1, dtype=torch.int32)
-    indptr[1:] = torch.bincount(at // side, minlength=side).cumsum(0)
-    values = torch.randn(kept, block, block, generator=seeded(device), device=device).to(dtype)
-    made = SparseTensor.from_arrays(
-        "bsr",
+    at = torch.randperm(len(rows) * side, generator=source)[:kept].sort().values
+    counts = torch.bincount(at // side, minlength=len(rows))
+    values = torch.randn(len(at), block, block, generator=seeded(device), device=device).to(dtype)
+    cols = (at % side).int().to(device)
+    if format == "bsr":
+        starts, whole = _starts(counts).to(device), (size, size)
+        made = SparseTensor.from_arrays(
+            "bsr", whole, values, block=(block, block), indptr=starts, indices=cols
+        )
+        return made.prepare()
+    there = counts > 0
+    return SparseTensor.from_arrays(
+        name_of("dbsr", block, block),
         (size, size),
         values,
-        block=(block, block),
-        indptr=indptr.to(device),
-        indices=(at % side).int().to(device),
+        indices0=rows[there].int().to(device),
+        indptr1=_starts(counts[there]).to(device),
+        indices1=cols,
     )
-    return made.prepare()
+
+
+def _starts(counts: Tensor) -> Tensor:
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
 
 
 def _case(
     run: Run,
     size: int,
+    format: str,
     block: int,
     density: float,
     columns: int,
@@ -100,11 +129,12 @@ def _case(
     probe: ModuleType | None,
 ) -> dict[str, Any]:
     device = run.options.device
-    a = matrix(size, block, density, dtype, device)
+    a = matrix(size, block, density, dtype, device, format)
     x = torch.randn(size, columns, generator=seeded(device, 2), device=device).to(dtype)
     w = a.to_dense()
     reference = w.double() @ x.double()
-    row: dict[str, Any] = {"case": f"block {block} {density:g} x {columns}", "block": block}
+    row: dict[str, Any] = {"case": f"{format} {block} {density:g} x {columns}", "block": block}
+    row |= {"format": format}
     row |= {"density": density, "columns": columns, "size": size, "dtype": dtype_name(dtype)}
     time_it = _on_cuda if device == "cuda" else _on_cpu
     time_it(run, row, a, w, x, reference, probe)
@@ -117,7 +147,7 @@ def _case(
 def _peers(a: SparseTensor, w: Tensor, x: Tensor) -> dict[str, timing.Fn]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "BSR support is in beta"
-        theirs = a.to_torch()
+        theirs = as_blocks(a).to_torch()
     return {"dense": lambda: w @ x, "torch": lambda: theirs @ x}
 
 
@@ -150,7 +180,9 @@ def _on_cuda(
     peers = _peers(a, w, x)
     row["dense_ms"] = timing.graph_ms(peers["dense"])
     with run.peer(f"{row['case']} torch BSR"):
-        if check.compare(a.to_torch() @ x, reference, SLACK * check.TOLERANCE[x.dtype]).ok:
+        if check.compare(
+            as_blocks(a).to_torch() @ x, reference, SLACK * check.TOLERANCE[x.dtype]
+        ).ok:
             row["torch_ms"] = timing.eager_cold_ms(peers["torch"])
     right = lambda out: check.compare(out, reference).ok
     row["settings"] = []
@@ -192,7 +224,7 @@ def _grouped(
 
 def _settings(run: Run, a: SparseTensor, x: Tensor, group: int) -> list[dict[str, Any] | None]:
     """The operator's own choice (of blocks as given), and those it was chosen from."""
-    known = subject.op("block_tiles").settings(a.structure, x.shape[1], x.dtype)
+    known = subject.op("block_tiles").settings(as_blocks(a).structure, x.shape[1], x.dtype)
     known = known[: run.options.settings or (2 if run.options.quick else len(known))]
     return [None, *known] if group == 1 else known
 
@@ -206,7 +238,7 @@ def _probed(
     right: Callable[[Tensor], bool],
 ) -> float | None:
     """The probe at its own tiles, the best of them."""
-    s, took = a.structure, []
+    s, took = as_blocks(a).structure, []
     assert s.indptr is not None and s.indices is not None and a.values is not None
     for width, warps, stages in PROBED:
         if x.shape[1] % width:
@@ -222,8 +254,9 @@ def _probed(
 
 
 def break_even(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """For each block and number of columns, the largest density up to which dense is beaten all the way."""
+    """For each block and number of columns of bsr, the largest density up to which dense is beaten all the way."""
     made: dict[str, float | None] = {}
+    rows = [r for r in rows if r.get("format", "bsr") == "bsr"]
     for block, n in sorted({(r["block"], r["columns"]) for r in rows}):
         mine = sorted(
             (r["density"], r["over_dense"])
@@ -250,6 +283,9 @@ def report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         s |= {name: geomean(of), f"{name}_least": least(of)}
     text = ["times in ms", table(header.split(), lines)]
     text += [verdict("over torch BSR, geometric mean", s["over_torch"], 5.0)]
+    half = [row.get("over_torch") for row in rows if row.get("format") == "dbsr"]
+    s["dbsr_over_torch"] = geomean(half)
+    text += [verdict("over torch BSR, dbsr alone", s["dbsr_over_torch"], 5.0)]
     text += [verdict("over the probe, least", s["over_probe_least"], 1.0)]
     told = [ratio(row["chosen_ms"], row["best_ms"]) for row in rows if "chosen_ms" in row]
     s["chosen_over_best"] = geomean(told)

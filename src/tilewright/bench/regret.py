@@ -1,7 +1,7 @@
 """How far plans are from the best: the cold plan (nothing measured) and the tuned one, against every setting timed.
 
-Of spmm, float32. On the CPU the whole space of C options is timed; on a GPU, whose space has thousands of points, the
-settings that the cost model chooses from. A distance of 1 is the best setting itself.
+Of spmm, float32. On the CPU the whole space of C options and formats is timed; on a GPU, whose space has thousands of
+points, the settings that the cost model chooses from, in all formats. A distance of 1 is the best setting itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tilewright.bench import check, graphs, machine
 from tilewright.bench.graphs import Graph
@@ -56,29 +57,36 @@ def _case(graph: Graph, width: int, budget_s: float) -> dict[str, Any]:
     x = torch.randn(graph.cols, width, generator=seeded(device.type, width), device=device)
     a = SparseTensor.from_torch(graph.torch_csr(values)).prepare()
     reference = check.spmm_reference(graph.indptr, graph.indices, values, x)
-    subject = subject_of_op(spmm, (a, x), {})
+    row: dict[str, Any] = {"case": f"{graph.name} {width}", "graph": graph.name, "width": width}
+    row |= {"rows": graph.rows, "nnz": graph.nnz}
+    return row | distances(subject_of_op(spmm, (a, x), {}), budget_s, reference)
+
+
+def distances(subject: Subject, budget_s: float, reference: Tensor) -> dict[str, Any]:
+    """Tuned within a budget, then every setting in turns: how far cold and tuned plan are from the best."""
     began = time.perf_counter()
     tuned = find(subject, budget_s)
     tune_s = time.perf_counter() - began
-    points = _points(subject)
+    plans = {"cold": subject.first, "tuned": tuned.best.setting}
+    points = _points(subject, list(plans.values()))
     calls = [subject.make(p) for p in points]
     ok = all([check.compare(call()[0], reference).ok for call in calls])
     took = _times(subject, calls)
     best = min(took)
-    plans = {"cold": subject.first, "tuned": tuned.best.setting}
-    row: dict[str, Any] = {"case": f"{graph.name} {width}", "graph": graph.name, "width": width}
-    row |= {"rows": graph.rows, "nnz": graph.nnz, "ok": ok, "points": len(points)}
-    row |= {"best_ms": best * 1e3, "best_setting": points[took.index(best)], "tune_s": tune_s}
+    row: dict[str, Any] = {"ok": ok, "points": len(points), "tune_s": tune_s}
+    row |= {"best_ms": best * 1e3, "best_setting": points[took.index(best)]}
     row |= {"tried": len(tuned.trials), "worst": max(took) / best}
     for name, setting in plans.items():
         row |= {name: took[points.index(setting)] / best, f"{name}_setting": setting}
     return row
 
 
-def _points(subject: Subject) -> list[Setting]:
+def _points(subject: Subject, plans: list[Setting]) -> list[Setting]:
+    """The whole space, or what has served elsewhere; the plans that are judged among them."""
     whole = subject.space.size <= SMALL
-    found = list(subject.space.points()) if whole else [subject.complete(s) for s in SETTINGS]
-    return found if subject.first in found else [subject.first, *found]
+    known = map(subject.complete, subject.shown or SETTINGS)
+    found = list(subject.space.points()) if whole else list(known)
+    return [*(p for n, p in enumerate(plans) if p not in (*found, *plans[:n])), *found]
 
 
 def _times(subject: Subject, calls: list[measure.Fn]) -> list[float]:

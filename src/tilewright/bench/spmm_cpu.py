@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, graphs, machine, peers, probes, spmm_report, subject, timing
+from tilewright.bench import (
+    check,
+    graphs,
+    machine,
+    peers,
+    probes,
+    regret,
+    spmm_report,
+    subject,
+    timing,
+)
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import roofs
 from tilewright.bench.suite import Run, seeded
@@ -81,6 +91,9 @@ def _ours(
     a.prepare()
     row["convert_ms"] = (time.perf_counter() - began) * 1e3
     began = time.perf_counter()
+    if run.options.tune:
+        _tune(run, row, a, x, reference, reduce)
+    began = time.perf_counter()
     told = right(spmm(a, x, reduce=reduce))
     row |= {"error": told.error, "ok": told.ok, "first_ms": (time.perf_counter() - began) * 1e3}
     calls: dict[str, timing.Fn] = {"call": lambda: spmm(a, x, reduce=reduce)}
@@ -97,6 +110,18 @@ def _ours(
             if right(out).ok:
                 calls["plain"] = loop
     return calls
+
+
+def _tune(
+    run: Run, row: dict[str, Any], a: SparseTensor, x: Tensor, reference: Tensor, reduce: str
+) -> None:
+    """Tuned, for the calls of this process; how far that and the cold plan are from the best of all settings."""
+    op, tuning = subject.function("spmm"), subject.op("tuning")
+    budget = 1.0 if run.options.quick else 10.0
+    made = regret.distances(tuning.subject_of_op(op, (a, x), {"reduce": reduce}), budget, reference)
+    row |= {k: v for k, v in made.items() if k != "ok"}
+    setting = made["tuned_setting"]
+    tuning.tune(op, a, x, settings=[setting], budget_s=0, save=False, reduce=reduce)
 
 
 def call_overhead() -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.bench.suite import spelled
 from tilewright.bench.tables import Cell, geomean, least, ratio, table, verdict
 
 Row = dict[str, Any]
@@ -42,11 +43,13 @@ def cuda(rows: list[Row], overhead: dict[str, float]) -> Report:
         for row in rows
     ]
     summary = _cuda_summary(rows) | {"call_overhead_us": overhead}
+    summary |= reduces_over_sum(rows, "best_ms") | distances(rows)
     text = [
         "times in ms (vendor, probe, best: graph replay, cold L2; torch, eager: wall clock a call)",
         table(header.split(), lines),
         _overhead_line(overhead),
         *_cuda_verdicts(summary),
+        *_extra(rows, summary, "best_ms"),
     ]
     return "\n".join(text), summary
 
@@ -92,6 +95,7 @@ def cpu(rows: list[Row], overhead: dict[str, float]) -> Report:
     for name in ("over_best", "over_probe", "over_torch", "over_scipy", "over_numba", "over_plain"):
         summary |= {name: geomean(r[name] for r in rows)}
         summary |= {f"{name}_least": least(r[name] for r in rows)}
+    summary |= reduces_over_sum(rows, "call_ms") | distances(rows)
     text = [
         "times in ms; launch: the bound kernel, call: the public operator; plain: the same statement, unscheduled;",
         "/best: over the best of torch, SciPy and Numba; roof: share of a copy's speed, each byte counted once;",
@@ -103,8 +107,57 @@ def cpu(rows: list[Row], overhead: dict[str, float]) -> Report:
         verdict("operator over torch CSR, geometric mean", summary["over_torch"], 2.0),
         verdict("operator over the best peer, geometric mean", summary["over_best"], 2.5),
         verdict("operator over the best peer, least", summary["over_best_least"], 1.0),
+        *_extra(rows, summary, "call_ms"),
     ]
     return "\n".join(text), summary
+
+
+def reduces_over_sum(rows: list[Row], key: str) -> dict[str, Any]:
+    """What each reduction takes over a sum on the same graph, width and dtype, in geometric mean."""
+    sums = {_place(r): r.get(key) for r in rows if _reduce(r) == "sum"}
+    made: dict[str, Any] = {}
+    for how in dict.fromkeys(map(_reduce, rows)):
+        mine = [r for r in rows if _reduce(r) == how != "sum" and _place(r) in sums]
+        if mine:
+            made[f"{how}_over_sum"] = geomean(ratio(r.get(key), sums[_place(r)]) for r in mine)
+    return made
+
+
+def distances(rows: list[Row]) -> dict[str, Any]:
+    """How far the cold and the tuned plan are from the best, where they were tuned."""
+    told = [r for r in rows if "tuned" in r]
+    return {f"{p}_over_best": geomean(r[p] for r in told) for p in ("cold", "tuned") if told}
+
+
+def _reduce(row: Row) -> str:
+    return str(row.get("reduce", "sum"))
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["graph"], row["width"], row["dtype"]
+
+
+def _extra(rows: list[Row], summary: Row, key: str) -> list[str]:
+    """Reductions side by side, and plans beside the best, if they were asked for."""
+    text: list[str] = []
+    found = list(dict.fromkeys(map(_reduce, rows)))
+    if len(found) > 1:
+        places = dict.fromkeys(map(_place, rows))
+        took = {(_place(r), _reduce(r)): r.get(key) for r in rows}
+        lines = [[*p, *(took.get((p, reduce)) for reduce in found)] for p in places]
+        means = [summary.get(f"{reduce}_over_sum") for reduce in found]
+        text = ["reductions, in ms; last: over a sum, in geometric mean"]
+        text += [table(["graph", "F", "dtype", *found], [*lines, ["all", None, None, *means]])]
+    told = [r for r in rows if "tuned" in r]
+    if told:
+        lines = [
+            [r["case"], r["cold"], r["tuned"], r["tune_s"], spelled(r["tuned_setting"])]
+            for r in told
+        ]
+        ends = [summary["cold_over_best"], summary["tuned_over_best"], None, None]
+        text += ["plans, over the best setting (1: the best itself)"]
+        text += [table("case cold tuned tune_s setting".split(), [*lines, ["all", *ends]])]
+    return text
 
 
 def cpu_derived(row: Row) -> Row:

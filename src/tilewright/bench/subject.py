@@ -28,6 +28,6 @@ def settings(name: str, table: str = "SETTINGS") -> list[dict[str, Any]]:
     return [dict(s) for s in getattr(op(name), table, [])]
 
 
-def tune(name: str, *args: Any) -> Any:
+def tune(name: str, *args: Any, **options: Any) -> Any:
     """Measured choice among the settings that the operator declares, remembered."""
-    return op("tuning").tune(function(name), *args, settings=settings(name))
+    return op("tuning").tune(function(name), *args, settings=settings(name), **options)

@@ -12,6 +12,7 @@ left to later rules. A conversion waits for the device for each part, as `to_for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def _take(left: Entries, rule: Any, made: list[Part]) -> Entries:
         return left
     part, kept = _part(left.select(at), rule.format)
     if part.count:
-        made.append(part)
+        made.append(replace(part, columns=rule.columns))
     if kept is not None:
         taken = taken.index_put((at,), kept)
     return left.select((~taken).nonzero().squeeze(1))

@@ -1,6 +1,6 @@
 """From coordinates to trees of any number of dimensions.
 
-Owns: the writers of csf.n, bucket.w and ragged.n, and `buckets`. In: a coordinate per dimension for
+Owns: the writers of csf.n, bucket.w, grouped.n.d and ragged.n. In: a coordinate per dimension for
 each entry in any order, and `perm` to the source's order. Out: a `Tree`. A fiber is the set of
 entries that agree in all dimensions but the last; fibers are found by one stable sort, and not even
 that if the entries are in order already. Each level waits for the device once.
@@ -27,12 +27,16 @@ def build(entries: Entries, name: str) -> Tree:
     family, given = parse(name)
     dims = len(entries.shape)
     depth = 3 if family == "bucket" else given[0] if given else dims
-    if family not in ("csf", "bucket", "ragged") or depth != dims:
-        known = f"csf.{dims}, csf.{dims}.dense, ragged.{dims}" + ", bucket.8" * (dims == 3)
+    bare = family == "grouped" and len(given) < 2
+    if family not in ("csf", "bucket", "grouped", "ragged") or depth != dims or bare:
+        known = f"csf.{dims}, csf.{dims}.dense, grouped.{dims}.0, ragged.{dims}"
+        known += ", bucket.8" * (dims == 3)
         expected = f"one of {known} for {dims} dimensions"
         raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
     if family == "bucket":
         return bucket(entries, *given)
+    if family == "grouped":
+        return by_dimension(entries, given[1])
     if family == "ragged":
         return ragged(entries, name_of("ragged", dims))
     return csf(entries, name if given else name_of("csf", dims))
@@ -106,6 +110,17 @@ def bucket(entries: Entries, width: int | None = None, sources: int | None = Non
         sources=sources,
         check=False,
     )
+
+
+def by_dimension(entries: Entries, dim: int) -> Tree:
+    """The entries of each index of one dimension, in the order they have: one stable sort."""
+    order = _order(entries.coords[dim])
+    entries = entries.select(order)
+    arrays = {"indptr1": index.ends(entries.coords[dim], entries.shape[dim])}
+    others = [crd for d, crd in enumerate(entries.coords) if d != dim]
+    arrays |= {f"indices{n}": crd for n, crd in enumerate(others, 1)}
+    name = name_of("grouped", len(entries.shape), dim)
+    return Tree(name, entries.shape, arrays, perm=entries.perm, count=entries.count, check=False)
 
 
 def ragged(entries: Entries, name: str) -> Tree:

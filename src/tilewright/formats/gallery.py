@@ -15,7 +15,7 @@ MATRIX = (
     *("csr", "csc", "coo", "bsr", "block_mask", "dcsr", "dbsr.2.2", "ell.3", "padded.2"),
     *("srbcrs.4.2", "dia", "two_four", "bitmap", "csf.2"),
 )
-CUBE = ("csf.3", "csf.3.dense", "bucket.2")
+CUBE = ("csf.3", "csf.3.dense", "bucket.2", "grouped.3.1")
 
 
 def gallery() -> dict[str, str]:

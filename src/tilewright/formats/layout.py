@@ -22,7 +22,7 @@ FORMATS = ("csr", "csc", "coo", "bsr", "ragged", "block_mask")
 BLOCKED = ("bsr", "block_mask")
 FAMILIES = (
     *("dcsr", "dbsr", "ell", "dell", "padded", "dpadded", "srbcrs", "dia"),
-    *("csf", "bucket", "two_four", "bitmap", "ragged"),
+    *("csf", "bucket", "grouped", "two_four", "bitmap", "ragged"),
 )
 SLOTTED = ("dbsr", "srbcrs", "dia", "two_four", "bitmap")  # their values hold zeros inside
 
@@ -244,6 +244,18 @@ def bucket(width: int) -> Layout:
     return Layout(name_of("bucket", width), levels)
 
 
+def grouped(depth: int, dim: int) -> Layout:
+    """The entries of each index of one dimension (grouped.3.1: the second of three), other coordinates in lists.
+
+    for i in range(len(indptr1) - 1):
+        for p in range(indptr1[i], indptr1[i + 1]):
+            dense[indices1[p], i, indices2[p]] += v[p]
+    """
+    first, *rest = (d for d in range(depth) if d != dim)
+    listed = (Level("sparse", "variable", first), *(Level("sparse", "fixed", d, 1) for d in rest))
+    return Layout(name_of("grouped", depth, dim), (Level("dense", "fixed", dim), *listed))
+
+
 def two_four() -> Layout:
     """Two places for every four columns; -1 where there is no entry.
 
@@ -314,7 +326,8 @@ def layout(name: str, block: tuple[int, int] = (1, 1)) -> Layout:
 
 def _parametric(name: str) -> Layout:
     family, given = parse(name)
-    least = 0 if family in ("ell", "dell", "dia") else 2 if family in ("csf", "ragged") else 1
+    none = family in ("ell", "dell", "dia", "grouped")
+    least = 0 if none else 2 if family in ("csf", "ragged") else 1
     if any(number < least for number in given):
         raise _unknown(name)
     match family, given:
@@ -338,6 +351,8 @@ def _parametric(name: str) -> Layout:
             return csf(depth, name.endswith(".dense"))
         case "bucket", (width,):
             return bucket(width)
+        case "grouped", (depth, dim) if depth > 1 and dim < depth:
+            return grouped(depth, dim)
         case "two_four", ():
             return two_four()
         case "bitmap", ():

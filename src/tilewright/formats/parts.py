@@ -26,11 +26,15 @@ from tilewright.formats.tree import Tree
 
 @dataclass(frozen=True)
 class Part:
-    """Some entries of a tensor: a csr structure or a tree, and the source entry of each place."""
+    """Some entries of a tensor: a csr structure or a tree, and the source entry of each place.
+
+    columns: the ranges of columns of which its rule took one.
+    """
 
     structure: Structure
     order: Tensor
     count: int
+    columns: int = 1
 
     @property
     def holes(self) -> bool:

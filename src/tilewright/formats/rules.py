@@ -74,10 +74,14 @@ def everything(left: Left) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """`takes` gives a boolean for each entry that is left; `format` is that of the part."""
+    """`takes` gives a boolean for each entry that is left; `format` is that of the part.
+
+    columns: of how many ranges of columns it takes one.
+    """
 
     takes: Callable[[Left], Tensor]
     format: str
+    columns: int = 1
 
 
 def hyb(columns: int = 1, widest: int = 5) -> Rules:
@@ -106,9 +110,8 @@ class _Bucket:
 
     @property
     def rule(self) -> Rule:
-        return Rule(
-            self.takes, name_of("dpadded" if self.limits[1] is None else "dell", self.width)
-        )
+        family = "dpadded" if self.limits[1] is None else "dell"
+        return Rule(self.takes, name_of(family, self.width), self.columns[1])
 
     def takes(self, left: Left) -> Tensor:
         mine = in_range(left, *self.columns)
@@ -121,7 +124,7 @@ def column_parts(columns: int, format: str = "dcsr") -> Rules:
     """Columns in so many ranges of equal width, each a part of its own."""
     _at_least("column_parts(columns)", columns=(columns, 1))
     return tuple(
-        Rule(partial(in_range, nth=nth, columns=columns), format) for nth in range(columns)
+        Rule(partial(in_range, nth=nth, columns=columns), format, columns) for nth in range(columns)
     )
 
 

@@ -52,7 +52,7 @@ def _summed(p: coord.Program, s: Assign) -> tuple[coord.Program, ...]:
         for turn in rounds(value.args, first)
         if turn.first is not None
     ]
-    made.sort(key=lambda pair: not _rows_first(pair[0]))
+    made.sort(key=lambda pair: (not _rows_first(pair[0]), not _listed(pair[0])))
     whole = _rows_first(made[0][0])
     return tuple(
         _over(p, Assign(s.targets, (e,), s.where, adds=k > 0 or not whole, listed=s.listed), k)
@@ -63,6 +63,11 @@ def _summed(p: coord.Program, s: Assign) -> tuple[coord.Program, ...]:
 def _rows_first(t: Tensor) -> bool:
     """Whether the loops over a part visit every row."""
     return not stored(t.axes[0])
+
+
+def _listed(t: Tensor) -> bool:
+    """Whether rows have their own lengths: pieces of one are stored once, so that nothing is added to."""
+    return any(ax.extent == "variable" for ax in t.axes[1:])
 
 
 def _over(p: coord.Program, s: Assign, nth: int) -> coord.Program:

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
-from tilewright.ir.coord import Index, Stmt
+from tilewright.ir.coord import Assign, Index, Stmt, spatial
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
 from tilewright.language.trace import source_of
@@ -59,10 +60,16 @@ def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     text, tensors, ints, held = prepared(name, inputs)
     outs = run(text, tensors, ints, floats)
     wrapped = [
-        o if lead is None else SparseTensor(held[lead].structure, o)
+        o if lead is None else SparseTensor(_home(inputs.get(lead), held[lead]), o)
         for o, lead in zip(outs, _leads(text, *_place(tensors)), strict=True)
     ]
     return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
+
+
+def _home(given: Any, used: SparseTensor) -> Structure:
+    """The structure of an output: that of the input as it is used, or the parts that were merged for it."""
+    s = given.structure if isinstance(given, SparseTensor) else None
+    return s if isinstance(s, Parts) and merged(s) is used.structure else used.structure
 
 
 def prepared(
@@ -115,9 +122,39 @@ def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
     if _wanted(held):
         held = {n: as_rows(v) if _walked(v) else v for n, v in held.items()}
+    elif not torch.compiler.is_compiling():
+        held = {n: _grouped(v, _kept(name, n)) for n, v in held.items()}
     if _fits(arguments(name, held)[0]):
         return held
     return {n: v if _dense(v) else as_rows(v) for n, v in held.items()}
+
+
+def _grouped(v: Any, dim: int | None) -> Any:
+    """A tensor of three and more dimensions, of which all but one are summed over, grouped by that one.
+
+    Its parts, if it is in parts, are one list then; csf has its outermost dimension grouped already.
+    """
+    if dim is None or _dense(v) or len(v.shape) < 3 or (not dim and v.format.startswith("csf")):
+        return v
+    s, key = v.structure, ("grouped", dim)
+    if key not in s.plans:
+        bare = SparseTensor(s, None).to_format(f"grouped.{len(v.shape)}.{dim}")
+        s.plans[key] = bare.structure
+    return SparseTensor(s.plans[key], v.values)
+
+
+@functools.cache
+def _kept(program: str, name: str) -> int | None:
+    """The only dimension of an argument that a program of one statement keeps; None where it is not so."""
+    traced = TEMPLATES[program].traced
+    if len(traced.body) != 1 or not isinstance(traced.body[0], Assign):
+        return None
+    held = spatial(traced.body[0])
+    found = {n.indices for n in walk(traced.body) if isinstance(n, Load) and n.buffer.name == name}
+    if len(found) != 1:
+        return None
+    kept = [d for d, ix in enumerate(found.pop()) if ix in held]
+    return kept[0] if len(kept) == 1 else None
 
 
 def _walked(v: Any) -> bool:
@@ -206,7 +243,10 @@ def subject(name: str, inputs: dict[str, Any], floats: list[float]) -> Subject:
             ints = with_choice(text, tensors, ints, held)
         return text, tensors, ints, floats
 
-    return subject_of(title_of(name, tuple(inputs)), s, at)
+    homes = tuple(v.structure for v in inputs.values() if isinstance(v, SparseTensor))
+    rows = None if s is None else rows_of(s)
+    made = subject_of(title_of(name, tuple(inputs)), rows or s, at)
+    return replace(made, homes=homes if s is None else (*homes, s))
 
 
 def _on(label: str, value: SparseTensor, home: Arg) -> Arg:
@@ -239,7 +279,7 @@ def with_lists(
     def case() -> Case:
         key = program_key(program, (arg, *(dense_arg(n, v) for n, v in inputs.items())))
         shapes = tuple(tuple(v.shape) for v in inputs.values())
-        return Case(key, "lists", shapes, s, x.device)
+        return Case(key, "lists", shapes, rows_of(s), x.device)
 
     name = f"{program} {arg.dtype}"
     names, more, numbers = listed(s, span, x.dtype, grad, setting, name, case)

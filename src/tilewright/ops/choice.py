@@ -101,4 +101,4 @@ class Subject:
     model: Model | None = None
     complete: Callable[[Setting], Setting] = field(default=lambda s: s)
     shown: tuple[Setting, ...] = ()  # settings that have served well elsewhere
-    given: Structure | None = None  # the structure that the user gave, where another one is walked
+    homes: tuple[Structure, ...] = ()  # other structures that keep calls: as given, as merged

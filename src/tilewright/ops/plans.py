@@ -5,21 +5,25 @@ Plans live on the structure (`structure.plans`), so they are shared by all tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from tilewright.formats.merge import rows_of
 from tilewright.formats.structure import Structure
 from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
+from tilewright.ops.formats import alternatives, clearly, may_cut, possible, worth_cutting
 from tilewright.ops.settings import feature_width, pack
 from tilewright.ops.spaces import SETTINGS, fits_registers
 from tilewright.runtime.likeness import ranks
+from tilewright.runtime.ranges import make_range_list
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
+from tilewright.support.errors import error
 from tilewright.tune.cost import Model, lists, rank
 from tilewright.tune.machine import machine_of
 from tilewright.tune.statistics import statistics_of
@@ -34,11 +38,24 @@ MakeCase = Callable[[], Case]
 
 
 def modelled(s: Structure, span: int, dtype: torch.dtype) -> Choice:
-    """The cheapest of the measured settings, by the cost model. Waits for the device: belongs in preparation."""
-    full = [complete(setting, s, span, dtype) for setting in SETTINGS]
-    settings = tuple(setting for setting in full if fits_registers(setting, span))
+    """The cheapest of the measured settings, by the cost model. Waits for the device: belongs in preparation.
+
+    Ranges of columns are among them where x does not stay in cache, and taken where that is clearly better.
+    """
     model = list_model(s, span, dtype)
-    return Choice(rank(model, settings)[0][0], "model", None, model, settings)
+    settings = tuple(completed(SETTINGS, s, span, dtype))
+    made = Choice(rank(model, settings)[0][0], "model", None, model, settings)
+    cut = completed(
+        alternatives(SETTINGS, "columns", worth_cutting(s, span, dtype)), s, span, dtype
+    )
+    return clearly(made, model, cut) if cut else made
+
+
+def completed(
+    settings: Iterable[Setting], s: Structure, span: int, dtype: torch.dtype
+) -> list[Setting]:
+    full = (complete(setting, s, span, dtype) for setting in settings)
+    return [setting for setting in full if fits_registers(setting, span)]
 
 
 def list_model(s: Structure, span: int, dtype: torch.dtype) -> Model:
@@ -53,7 +70,10 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     than 16 sums, so that registers leave room for many warps. Long rows want more gathers in flight instead.
     """
     made = dict(setting)
-    row = s.shape[1] * dtype.itemsize
+    ranges = made.get("columns", s.plans.get("columns", 1))
+    if ranges > 1:
+        made["columns"] = ranges
+    row = s.shape[1] * dtype.itemsize // ranges
     room = HELD * 32 * made.get("warps", 1) // made["rows"]
     width = min(feature_width(span, dtype.itemsize == 2), max(room, NARROWEST))
     warps = made.get("warps", 1) * (s.shape[0] // made["rows"] + s.nnz // made["chunk"] + 1)
@@ -80,17 +100,24 @@ def choose(
     key = ("chosen", span, dtype, name) if case is not None else ("chosen", span, dtype)
     if key not in s.plans:
         shared = partial(choose, s, span, dtype)
-        s.plans[key] = modelled(s, span, dtype) if case is None else decide(case(), shared)
+        found = modelled(s, span, dtype) if case is None else decide(case(), shared)
+        s.plans[key] = possible(found, s)
     made: Choice = s.plans[key]
     return made
 
 
 def work_list_of(s: Structure, setting: Setting) -> WorkList:
-    alike = setting.get("alike", 0)
-    key = ("list", setting["rows"], setting["long"], setting["chunk"], alike)
+    columns, alike = setting.get("columns", 1), setting.get("alike", 0)
+    key = ("list", setting["rows"], setting["long"], setting["chunk"], columns, alike)
     if key not in s.plans:
-        assert s.indptr is not None
-        s.plans[key] = make_work_list(s.indptr, setting, ranks_of(s) if alike else None)
+        assert s.indptr is not None and s.indices is not None
+        if columns == 1:
+            s.plans[key] = make_work_list(s.indptr, setting, ranks_of(s) if alike else None)
+        elif may_cut(s, columns):
+            s.plans[key] = make_range_list(s.indptr, s.indices, s.shape[1], setting)
+        else:
+            expected = "1 where columns are in no order, or A.decompose(rules.hyb(2, 5))"
+            raise error("argument", where="setting", name="columns", got=columns, expected=expected)
     made: WorkList = s.plans[key]
     return made
 
@@ -116,10 +143,11 @@ def ranks_of(s: Structure) -> Tensor:
 
 
 def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:
-    """Work lists are for prepared structures with rows first; inside torch.compile they are left out."""
-    if backend_of(x.device) != "triton" or s.format != "csr" or torch.compiler.is_compiling():
+    """Work lists are for prepared structures with rows first, or such a part; none inside torch.compile."""
+    if backend_of(x.device) != "triton" or torch.compiler.is_compiling() or rows_of(s) is None:
         return False
-    return s.transposed is not None or setting is not None
+    prepared = s.transposed is not None or s.plans.get("uses", 0) > 1
+    return prepared if setting is None else "long" in setting
 
 
 def listed(
@@ -137,7 +165,7 @@ def listed(
     ints: list[int] = []
     stream = stream_of(s.device)
     for structure, labels, wanted, known in (
-        (s, LIST, True, case),
+        (rows_of(s), LIST, True, case),
         (s.transposed, T_LIST, backward, None),
     ):
         if structure is None or not wanted:
@@ -145,11 +173,13 @@ def listed(
         if setting is None:
             chosen = choose(structure, span, dtype, name, known).setting
         else:
-            chosen = complete(setting, s, span, dtype)
+            chosen = complete(setting, structure, span, dtype)
         work = work_list_of(structure, chosen)
         tiles = -(-span // chosen["width"])
         names += labels
-        space = work.space(tiles * chosen["width"], stream)
+        shared = int(chosen.get("columns", 1) > 1)
+        held = chosen["rows"] if shared else 1
+        space = work.space(held * tiles * chosen["width"], stream)
         tensors += [work.units, work.segs, work.done(tiles, stream), space]
-        ints += [work.slots, pack(chosen)]
+        ints += [work.slots, pack({**chosen, "shared": shared})]
     return tuple(names), tensors, ints

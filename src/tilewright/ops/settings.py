@@ -29,6 +29,7 @@ FIELDS = {
     "stream": (1, 1),
     "prefetch": (6, 1),
     "grain": (4, 0),
+    "shared": (1, 1),
 }
 
 

@@ -60,10 +60,12 @@ def fits_registers(p: Setting, span: int) -> bool:
 
 IN_REACH = Rule(f"a thread holds 1 to {HELD} values", lambda p: 1 <= held(p) <= HELD)
 
+ALIKE = Rule("rows are alike in all their columns", lambda p: not p["alike"] or p["columns"] == 1)
+
 
 @cache
-def lists(span: int, half: bool) -> Space:
-    """Rows in a work list."""
+def lists(span: int, half: bool, columns: tuple[int, ...] = (1,)) -> Space:
+    """Rows in a work list; columns: numbers of ranges that they may be cut in."""
     tiles = widths(span, 256 if half else 128)
     return Space(
         "lists",
@@ -72,6 +74,7 @@ def lists(span: int, half: bool) -> Space:
             Param("long", (16, 32, 128), format=True),
             Param("chunk", (128, 512, 2048), format=True),
             Param("alike", (0, 1), format=True),
+            *([Param("columns", columns, format=True)] if len(columns) > 1 else ()),
             Param("unroll", (2, 4, 8)),
             Param("warps", (1, 2, 4)),
             Param("width", tiles),
@@ -84,6 +87,7 @@ def lists(span: int, half: bool) -> Space:
                 lambda p: fits_registers(p, span),
             ),
             Rule("rows that are cut have two pieces or more", lambda p: p["long"] < p["chunk"]),
+            *([ALIKE] if len(columns) > 1 else ()),
             Rule(
                 "tiles are outermost only if there are several",
                 lambda p: not p["outer"] or p["width"] < span,

@@ -14,6 +14,7 @@ from torch import Tensor
 from tilewright.formats.cache import CACHE
 from tilewright.formats.distinct import distinct, has_duplicates, is_sorted, sorted_rows
 from tilewright.formats.interop import is_scipy, is_torch_sparse, values_from_torch
+from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -42,8 +43,14 @@ def as_sparse(a: Any, where: str, name: str = "A") -> SparseTensor:
 
 
 def rows_first(a: SparseTensor) -> SparseTensor:
-    """The same matrix with rows first (csr, bsr, block mask or ragged); values keep their order."""
+    """The same matrix with rows first (csr, bsr, block mask or ragged); values keep their order.
+
+    Of a matrix in parts, those that are lists of rows as one.
+    """
     s = a.structure
+    if isinstance(s, Parts):
+        made = merged(s)
+        return a if made is s else SparseTensor(made, a.values)
     if s.format in ("coo", "csc"):
         return SparseTensor(s.as_csr(), a.values)
     return a
@@ -151,9 +158,9 @@ def prepare_at_second_use(s: Structure, grad: bool) -> None:
     """Make transpose and row lists when a structure comes again and they are wanted: on a GPU, or for gradients."""
     if s.transposed is not None or s.format == "ragged":
         return
-    if isinstance(s, Tree) and not isinstance(s, Parts):
-        return
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (
+        isinstance(s, Tree) and not isinstance(s, Parts) and rows_of(s) is None
+    ):
         return
     if grad or backend_of(s.device) == "triton":
         uses = s.plans["uses"] = s.plans.get("uses", 0) + 1

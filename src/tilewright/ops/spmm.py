@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.merge import rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
@@ -20,6 +21,14 @@ from tilewright.ops.backend import backend_of, cpu_backend, place_of
 from tilewright.ops.block_tiles import tiles
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Case, Choice, Subject, program_key
+from tilewright.ops.formats import (
+    alternatives,
+    block_model,
+    blocks_of,
+    clearly,
+    in_blocks,
+    with_blocks,
+)
 from tilewright.ops.plans import choose, listed, may_list
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
@@ -36,10 +45,11 @@ from tilewright.ops.sparse import (
     sparse_arg,
     stored_rank,
 )
-from tilewright.ops.subject import chosen, subject_of
+from tilewright.ops.subject import Call, chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.support.places import public
+from tilewright.tune.machine import machine_of
 
 REDUCE = ("sum", "mean", "max", "min")
 # rows are the lanes of a vector's kernel: a warp of them
@@ -161,22 +171,39 @@ def _call(
     return recipe.arguments(moving)
 
 
-def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Setting | None) -> Recipe:
-    """The first call of a kind checks, converts and plans."""
+def _recipe(
+    a: SparseTensor,
+    x: Tensor,
+    reduce: str,
+    grad: bool,
+    setting: Setting | None,
+    choice: Choice | None = None,
+) -> Recipe:
+    """The first call of a kind checks, converts and plans. choice: of which the setting is a part."""
     heads = has_heads(a)
     _check(a, x, reduce, heads)
+    if setting is not None and choice is None:
+        choice = Choice(setting, "given")
+    if setting is not None and setting.get("block"):
+        rest = {k: v for k, v in setting.items() if k != "block"}
+        return _recipe(in_blocks(a, setting["block"]), x, reduce, grad, rest, choice)
     name = program_name(reduce, x.dim() == 3 + heads, heads, x.dim() == 1)
     made = bundle_of(a.structure)
     arrays, tensors, ints = made.arrays, list(made.tensors), list(made.ints)
     s, args = a.structure, (sparse_arg("a", a, arrays), dense_arg("x", x))
     span = 1 if x.dim() == 1 else x.shape[-1]
-    choice = Choice(setting, "given") if setting is not None else None
-    if may_list(s, x, setting):
+    rows = rows_of(s)
+    if rows is not None and may_list(s, x, setting):
         if x.dim() == 1 and choice is None:
             choice, setting = Choice(VECTOR, "default"), VECTOR
         program = program_key(name, args)
-        case = lambda: Case(program, "lists", (tuple(x.shape),), s, x.device)
-        choice = choice or choose(s, span, x.dtype, program, case)
+        case = lambda: Case(program, "lists", (tuple(x.shape),), rows, x.device)
+        if choice is None:
+            choice = choose(rows, span, x.dtype, program, case)
+            if choice.source == "model" and may_block(a, x, reduce):
+                choice = _in_blocks(choice, s, span, x.dtype)
+            if choice.setting.get("block"):
+                return _recipe(a, x, reduce, grad, choice.setting, choice)
         names, more, plan_ints = listed(s, span, x.dtype, grad, setting, program, case)
         args = (sparse_arg("a", a, (*arrays, *names)), args[1])
         tensors += more
@@ -186,9 +213,27 @@ def _recipe(a: SparseTensor, x: Tensor, reduce: str, grad: bool, setting: Settin
         moving = [x] if a.values is None else [a.values, x]
         key = (text, x.shape, cpu_backend())
         choice = chosen(made.choices, key, text, [*tensors, *moving], s, _usual(s, x, reduce))
+        if choice.setting.get("block"):
+            return _recipe(a, x, reduce, grad, choice.setting, choice)
     if choice is not None and "long" not in choice.setting and choice.setting:
         ints.append(pack(choice.setting))
     return Recipe(text, tensors, ints, choice)
+
+
+def may_block(a: SparseTensor, x: Tensor, reduce: str) -> bool:
+    """Whether full blocks may be multiplied apart: a sum of plain rows, whose output holds it without rounding."""
+    dtypes = {x.dtype, x.dtype if a.values is None else a.values.dtype}
+    exact = dtypes <= {torch.float32} or dtypes <= {torch.float64}
+    return a.format == "csr" and reduce == "sum" and x.dim() == 2 and exact and not has_heads(a)
+
+
+def _in_blocks(choice: Choice, s: Structure, span: int, dtype: torch.dtype) -> Choice:
+    """A modelled choice, with full blocks apart where that is clearly better."""
+    sizes = blocks_of(s)[1:]
+    if not sizes or choice.model is None:
+        return choice
+    model = block_model(choice.model, s, span, dtype.itemsize, machine_of(s.device))
+    return clearly(choice, model, alternatives(choice.candidates, "block", sizes))
 
 
 def _usual(s: Structure, x: Tensor, reduce: str) -> Setting:
@@ -236,8 +281,26 @@ def subject(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "s
     s = a.structure
     if backend_of(s.device) == "triton" and s.transposed is None:
         s.prepare()
-    made = subject_of("spmm(A, x)", s, lambda setting: (*_call(a, x, reduce, setting), ()))
-    return replace(made, given=given.structure)
+    now = _kind(a, x, reduce, None)[0].choice
+    used = {} if now is None else now.setting
+    whole = {k: v for k, v in used.items() if k != "block"}
+
+    def at(setting: Setting | None) -> Call:
+        return *_call(a, x, reduce, whole if setting is None else setting), ()
+
+    homes = (given.structure, s)
+    made = replace(subject_of("spmm(A, x)", rows_of(s) or s, at), homes=homes)
+    sizes = blocks_of(s) if may_block(a, x, reduce) else (0,)
+    if len(sizes) == 1 or made.model is None:
+        return made
+    model = block_model(made.model, s, x.shape[-1], x.dtype.itemsize, machine_of(s.device))
+    return replace(
+        made,
+        space=with_blocks(made.space, sizes),
+        model=model,
+        first=used if used.get("block") else made.first,
+        shown=(*made.shown, *alternatives([made.first], "block", sizes[1:])),
+    )
 
 
 spmm.subject = subject  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from torch import Tensor
 from tilewright.analysis.domain import drivers, leading, unions
 from tilewright.analysis.follow import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
-from tilewright.formats.storage import stored_dims
+from tilewright.formats.storage import parts_of, stored_dims
 from tilewright.ir.coord import Listed, Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
@@ -241,14 +241,26 @@ class Statement:
         if not self.listed or self.backend == "c":
             return None
         lead = drivers(self.bound.program.body[0])
-        name = next((a.buffer.name for a in lead if a.buffer.name in self.views), None)
-        if name is None:
+        homes = {**{n: n for n in self.views}, **self.list_parts()}
+        found = next((a.buffer for a in lead if a.buffer.name in homes), None)
+        if found is None or found.parts:
             return None
+        name = homes[found.name]
         labels = E_LIST if self.nest.rows is None else LIST
         if self.views.get(name) == "csc":
             labels = T_LIST
         made = tuple(f"{name}.{n}" for n in labels)
         return (made[0].removesuffix("units"), made) if made[0] in self.names else None
+
+    def list_parts(self) -> dict[str, str]:
+        """The parts that are lists of rows, with the arguments that they are parts of."""
+        return {
+            f"{name}_{nth}": name
+            for name, view in self.views.items()
+            if view.startswith("parts+")
+            for nth, format in enumerate(parts_of(view))
+            if format == "csr"
+        }
 
     def size_function(self) -> Callable[[Sequence[Tensor], Sequence[int]], tuple[int, ...]]:
         """All run-time sizes of the program, in order, as one generated function."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tilewright.formats.structure import Structure
@@ -20,6 +21,7 @@ from tilewright.ops.args import read_program
 from tilewright.ops.backend import backend_of
 from tilewright.ops.choice import Case, Choice, Subject, decide, program_key
 from tilewright.ops.entry import entry
+from tilewright.ops.formats import alternatives, possible, ranges, worth_cutting
 from tilewright.ops.library import run
 from tilewright.ops.plans import choose, complete
 from tilewright.ops.settings import unpack
@@ -49,7 +51,10 @@ def case_of(text: str, tensors: Sequence[Tensor], structure: Structure | None) -
 
 
 def first_step(text: str, tensors: Sequence[Tensor]) -> Step:
-    return entry(text, backend_of(tensors[0].device), tensors[0].get_device()).steps[0]
+    """The first statement; of one in parts, the piece that has a work list."""
+    step = entry(text, backend_of(tensors[0].device), tensors[0].get_device()).steps[0]
+    found: Step = next((p for p in step.pieces if p.lists is not None), step)
+    return found
 
 
 def chosen(
@@ -64,7 +69,7 @@ def chosen(
     if len(home) >= REMEMBERED:
         home.clear()
     case = case_of(text, tensors, structure)
-    made = home[key] = decide(case, lambda: Choice(usual, "default"))
+    made = home[key] = possible(decide(case, lambda: Choice(usual, "default")), structure)
     return made
 
 
@@ -72,7 +77,7 @@ def forget(subject: Subject) -> None:
     """Calls on a structure, and those of programs without one, choose again."""
     DENSE.clear()
     again.forget()
-    for s in (subject.case.structure, subject.given):
+    for s in (subject.case.structure, *subject.homes):
         if s is not None:
             for key in [k for k in s.plans if k == "bundle" or k[0] == "chosen"]:
                 del s.plans[key]
@@ -88,7 +93,7 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
         got = "several statements" if many > 1 else "nothing that a setting could change"
         expected = "an operator, or a program of one statement with a reduction"
         raise error("argument", where=f"tune({title})", name="op", got=got, expected=expected)
-    case, space = case_of(text, tensors, structure), space_of(step, sizes)
+    case, space = case_of(text, tensors, structure), space_of(step, sizes, structure)
     now = unpack(step.packed(ints))
     if step.kind == "c":
         first = COptions.of(now).setting
@@ -112,10 +117,20 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
         make,
         model_of(step, sizes, structure, case),
         _completion(step, sizes, structure, tensors),
-        tuple(spaces.SETTINGS)
-        if step.kind == "lists" and step.span(sizes) % spaces.VECTOR == 0
-        else (),
+        _shown(step, sizes, structure, tensors[-1].dtype, first),
     )
+
+
+def _shown(
+    step: Step, sizes: dict[str, int], s: Structure | None, dtype: torch.dtype, first: Setting
+) -> tuple[Setting, ...]:
+    """Settings of lists that have served elsewhere, and the first one with columns cut, where that may help."""
+    if step.kind != "lists" or s is None:
+        return ()
+    span = step.span(sizes)
+    known = spaces.SETTINGS if span % spaces.VECTOR == 0 else []
+    kept = {k: v for k, v in first.items() if k not in ("width", "outer")}
+    return (*known, *alternatives([kept], "columns", worth_cutting(s, span, dtype)))
 
 
 def _completion(
@@ -129,13 +144,14 @@ def _completion(
     return lambda setting: complete(setting, s, step.span(sizes), tensors[-1].dtype)
 
 
-def space_of(step: Step, sizes: dict[str, int]) -> Space:
+def space_of(step: Step, sizes: dict[str, int], s: Structure | None = None) -> Space:
     """The space of a statement's nest at its sizes."""
     match step.kind:
         case "c":
             return spaces.c(_wide(step, sizes))
         case "lists":
-            return spaces.lists(step.span(sizes), step.half)
+            span = step.span(sizes)
+            return spaces.lists(span, step.half, (1,) if s is None else ranges(s, span))
         case "padded":
             return spaces.padded(step.span(sizes), step.half)
         case "entries":

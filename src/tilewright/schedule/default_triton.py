@@ -159,11 +159,13 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
             s = _dense_reduction(s, nest, r, setting)
     listed = setting.get("listed") and all(f.monoid.joins for f in entries.folds)
     spread = "work_list" if listed else "pad"
-    lanes, unroll = setting.get("rows", 8), setting.get("unroll", 1)
+    spread_by = [setting.get("rows", 8), setting.get("unroll", 1)]
+    if listed and setting.get("shared"):
+        spread_by.append(1)
     others = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     s = _rest_to_grid(s, nest, rows)
     before = {x.var.name for x in loops(s.program) if x.kind == "grid"}
-    s = s.then(spread, rows.var.name, entries.name, lanes, unroll)
+    s = s.then(spread, rows.var.name, entries.name, *spread_by)
     made = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     (first,) = (name for name in made if name not in before)
     grids = [*others, first] if setting.get("outer") else [first, *others]

@@ -9,6 +9,8 @@ rows, one in each lane; else one piece of a long row, spread over the lanes), sl
 (-1: none), R starts and R ends, at a place known from the unit's number, so that they load beside it.
 Parts of a bucketed format merge by these parameters, not by branches; rows cut in pieces are combined in
 order (`Publish`), so that the result does not depend on timing and nothing has to be zeroed.
+`work_list(p, i, p_j, R, 1, 1)`: rows side by side may be in pieces as well, as those of ranges of columns are. Their
+number is then negative; what a unit has is left as it is, lane by lane, and joined after all pieces were combined.
 
 `segments(p, i, p_j, R, E)`: units of the same form; each lane has a row, or a part of one, and takes E of its
 entries at once: what belongs to the row is loaded once for all of them.
@@ -200,15 +202,15 @@ def _entries(
 
 
 def work_list(
-    p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1
+    p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1, shared: int = 0
 ) -> flat.Program:
     """for i: for p in ptr[i]:ptr[i+1]  ->  grid u in units: lane r in lanes: serial t in 0:unit.trip"""
-    what = f"work_list({rows}, {entries}, {lanes}, {unroll})"
+    what = f"work_list({rows}, {entries}, {lanes}, {unroll}{', 1' if shared else ''})"
     m = _match(p, what, rows, entries, (lanes, unroll))
     for s in within(m.rows.body):
         if isinstance(s, stmt.Fold) and not s.monoid.joins:
             raise illegal(what, f"{s.monoid.name} has no lane form", "pad the rows", ir=s)
-    return _listed(p, what, m, lanes, lambda u, s: _unit_loop(p, m, u, s, lanes, unroll))
+    return _listed(p, what, m, lanes, lambda u, s: _unit_loop(p, m, u, s, lanes, unroll, shared))
 
 
 def segments(
@@ -256,7 +258,7 @@ def _parts(
 
 
 def _unit_loop(
-    p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int
+    p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int, shared: int
 ) -> Loop:
     u = Var(fresh(p, "u"))
     field = {n: Var(f"unit_{n}", units.dtype) for n in UNIT}
@@ -272,7 +274,7 @@ def _unit_loop(
     ]
     inside = [*_segment(m, segs, u, lanes), stmt.Let(live, zero <= i)]
     body = splice(m.rows.body, _entries(p, m, field["trip"], step, unroll))
-    body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes)
+    body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes, shared)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
     return Loop(u, const(0), units.shape[0], "grid", (*head, lane))
 
@@ -285,12 +287,14 @@ def _finish(
     live: Var,
     row_of: Load,
     lanes: int,
+    shared: int,
 ) -> tuple[stmt.Stmt, ...]:
     """After the reduction: rows are stored by their lane; pieces are joined, published, stored once."""
     at = next((n for n, s in enumerate(body) if isinstance(s, stmt.Init)), None)
     if at is None:
         return tuple(
-            _descend(s, lambda b: _finish(m, b, field, wide, live, row_of, lanes)) for s in body
+            _descend(s, lambda b: _finish(m, b, field, wide, live, row_of, lanes, shared))
+            for s in body
         )
     init = body[at]
     assert isinstance(init, stmt.Init)
@@ -306,14 +310,23 @@ def _finish(
         if isinstance(s, stmt.Let):
             table[s.var] = Var(f"{s.var.name}_row", s.var.dtype)
     once = substitute(after, table)
-    publish = stmt.Publish(whole, init.monoid, field["slot"], field["nth"], field["pieces"], once)
+    slot, nth, pieces = field["slot"], field["nth"], field["pieces"]
     joined: tuple[stmt.Stmt, ...] = (
         stmt.Init(whole, init.monoid),
         Loop(m.r, const(0), const(lanes), "lane", (stmt.Join(whole, init.monoid, init.state),)),
         stmt.Let(row, row_of),
-        stmt.If(eq(field["pieces"], 1), once, (publish,)),
     )
-    return (*body[: loop + 1], stmt.If(wide, joined, (stmt.Guard(live, after),)))
+    each = (stmt.Guard(live, after),)
+    if shared:
+        done = (stmt.If(wide, (*joined, *once), each),)
+        many = Var("unit_many", pieces.dtype)
+        count = stmt.Let(many, select(wide, pieces, Const(0, pieces.dtype) - pieces))
+        publish = stmt.Publish(init.state, init.monoid, slot, nth, many, done)
+        ending = stmt.If(many < Const(2, pieces.dtype), done, (publish,))
+        return (*body[: loop + 1], count, ending)
+    publish = stmt.Publish(whole, init.monoid, slot, nth, pieces, once)
+    joined = (*joined, stmt.If(eq(pieces, 1), once, (publish,)))
+    return (*body[: loop + 1], stmt.If(wide, joined, each))
 
 
 def _descend(

@@ -23,7 +23,8 @@ from tilewright.tune.machine import Machine
 from tilewright.tune.statistics import Statistics
 
 WARPS, PROGRAMS, REGISTERS = 64, 32, 65536  # that a multiprocessor holds at once
-INDEX = 4
+INDEX, PARTIAL = 4, 4
+PRODUCTS = 0.25  # of the plain operations of a machine, in small products of 32 bits
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Terms:
     @property
     def total(self) -> float:
         return self.launch + hypot(self.busy, self.issue, self.gather, self.memory, self.tail)
+
+    def scaled(self, by: float) -> Terms:
+        """The same for a part of the entries; a launch stays one."""
+        return Terms(self.launch, *(by * s for n, s in self.items() if n != "launch"))
+
+    def __add__(self, other: Terms) -> Terms:
+        return Terms(*(a + b for (_, a), (_, b) in zip(self.items(), other.items(), strict=True)))
 
     def items(self) -> Iterator[tuple[str, float]]:
         yield from ((n, getattr(self, n)) for n in self.__dataclass_fields__)
@@ -63,16 +71,19 @@ class _Programs:
 
 
 def lists(s: Statistics, span: int, itemsize: int, m: Machine) -> Model:
-    """Products over a work list: short rows in groups, long ones in pieces."""
+    """Products over a work list: short rows in groups, long ones in pieces; all of them in ranges of columns."""
 
     def terms(p: Setting) -> Terms:
         kinds, longest, pieces = [], 0.0, 0
+        ranges = p.get("columns", 1)
         for top, many, mean in _classes(s):
             if top <= p["long"]:
-                kinds.append(_Programs(many / p["rows"], ceil(mean)))
+                parts = min(ranges, max(1, ceil(mean * p["rows"])))
+                steps = ceil(mean) if parts == 1 else ceil(mean / parts + sqrt(mean / parts))
+                kinds.append(_Programs(many * parts / p["rows"], steps, parts > 1))
                 longest = max(longest, min(top, s.longest))
                 continue
-            cuts = ceil(mean / p["chunk"])
+            cuts = ceil(mean / ranges / p["chunk"]) * ranges
             kinds.append(_Programs(many * cuts, ceil(mean / cuts / p["rows"]), True))
             longest = max(longest, ceil(min(s.longest, p["chunk"]) / p["rows"]))
             pieces = ceil(s.longest / p["chunk"])
@@ -124,9 +135,12 @@ def _rows(
         many += k.many * tiles
         waiting += k.many * tiles * (m.start + rounds * per_round + m.join * k.cut)
         instructions += k.many * tiles * p["warps"] * (m.begin + rounds * unroll * per_entry)
-    row = s.cols * itemsize
+    ranges = p.get("columns", 1)
+    row = s.cols * itemsize / ranges
     near = 1 / (1 + (row * (p["width"] if p.get("outer") else span) / m.cache) ** 2)
     moved = s.nnz * (INDEX + itemsize) * tiles + (s.cols + s.rows) * span * itemsize
+    if ranges > 1:  # what is left for the last unit of a group, written and read
+        moved += 2 * ranges * s.rows * span * PARTIAL
     ends = m.join + m.combine * pieces if pieces else 0.0
     return Terms(
         m.launch,
@@ -166,6 +180,21 @@ def entries(s: Statistics, span: int, itemsize: int, m: Machine) -> Model:
         )
 
     return terms
+
+
+def blocks(rows: int, entries: float, b: int, span: int, itemsize: int, m: Machine) -> Terms:
+    """Full blocks of b x b times dense columns, added to what is there: a row of x serves the b rows of a block."""
+    steps = entries / (b * max(rows, 1))
+    programs = ceil(rows / b) * ceil(span / 128)
+    each = m.start + steps * m.step
+    return Terms(
+        m.launch,
+        each * programs / min(8 * m.cores, max(programs, 1)),
+        2 * entries * span / (PRODUCTS * m.flops),
+        entries / b * span * itemsize / m.far,
+        (entries * (INDEX + itemsize) + 2 * rows * span * itemsize) / m.memory,
+        each,
+    )
 
 
 def product(rows: int, cols: int, inner: int, itemsize: int, m: Machine) -> Model:
