@@ -390,7 +390,10 @@ class _Printer:
                 return unary(op, self.operand(a, d, 9), d)
             case Select(c, a, b):
                 d = dtype_of(e)
-                return f"({self.expr(c)} ? {self.operand(a, d)} : {self.operand(b, d)})"
+                parts = (self.expr(c), self.operand(a, d), self.operand(b, d))
+                if self.reads(a, b):
+                    return f"TW_WHERE({TYPES[d]}, {', '.join(parts)})"
+                return f"({parts[0]} ? {parts[1]} : {parts[2]})"
             case Cast(d, a):
                 return self.cast(d, a)
             case Lookup(b, lo, hi, key, start):
