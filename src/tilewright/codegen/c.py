@@ -26,6 +26,7 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     LaneReduce,
+    LaneSplit,
     Load,
     Select,
     Un,
@@ -401,10 +402,9 @@ class _Printer:
                     ("find", (lo, hi, key)) if start is None else ("seek", (lo, hi, key, start))
                 )
                 return f"tw_{how}_{b.dtype}({b.name}, {', '.join(map(self.expr, ends))})"
-            case LaneReduce():
-                raise error(
-                    "unsupported", name="a lane reduction", got=str(e), expected="a CPU schedule"
-                )
+            case LaneReduce() | LaneSplit():
+                what = "a lane reduction" if isinstance(e, LaneReduce) else "a lane seen as two"
+                raise error("unsupported", name=what, got=str(e), expected="a CPU schedule")
         raise TypeError(f"no C text for {type(e).__name__}")
 
     def operand(self, e: Expr, d: str, outer: int = 0) -> str:

@@ -325,7 +325,12 @@ class _Bind:
     def append_outputs(self, s: coord.Append) -> None:
         """A list with room for every candidate (or as it was `sized`): one for each group, or (start) one for all."""
         found = [n for n in walk(s) if isinstance(n, Index)]
-        known = {n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes}
+        known: dict[Index, Expr] = {
+            n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes
+        }
+        for a in (n for n in walk(s) if isinstance(n, Load) and n.buffer.name in self.tensors):
+            shape = self.tensors[a.buffer.name].shape
+            known |= {ix: n for ix, n in zip(a.indices, shape, strict=False) if ix in found}
         sizes = coord.part_sizes((s,), known)
         group = tuple(size_of(g, sizes) for g in s.group)
         room: Expr = Const(1, "i64")
