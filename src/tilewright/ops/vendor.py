@@ -23,14 +23,17 @@ from tilewright.ops.dtypes import TORCH
 Axes = tuple[Index, Index]
 Served = Callable[[Mapping[str, Tensor]], Tensor]
 WHOLE = slice(None)
-# Programs on a CPU that are written as calls of torch, by name.
+# Programs that are written as calls of torch, by name: on a CPU, and on every device.
 SERVED: dict[str, Served] = {}
+EVERYWHERE: dict[str, Served] = {}
 
 
 def served(t: Traced, p: Program, backend: str) -> Served | None:
     """What the library does of a program, if it may: all that it can on a CPU, else products of whole operands."""
     if not t.vendor:
         return None
+    if t.name in EVERYWHERE:
+        return EVERYWHERE[t.name]
     made = vendor_product(p)
     if backend != "c":
         return made if made is not None and not made.listed else None
