@@ -14,6 +14,7 @@ import torch
 
 from tilewright.bench import check, dynamic, dynamic_report, machine, main, profile
 from tilewright.bench.dynamic_cases import GRANULARITIES, SPARSITIES, Case, cases, kept, operands
+from tilewright.bench.dynamic_layers import Layer, layers
 from tilewright.bench.dynamic_peers import Peer, peers
 from tilewright.bench.dynamic_regret import fit, regret, seen_of, site_of
 from tilewright.bench.suite import Options, Run, seeded
@@ -53,6 +54,16 @@ def test_the_cases_cover_what_is_asked() -> None:
     }
     assert any(c.k == 16384 for c in found) and any(c.dtype == "fp32" for c in found)
     assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("tile", [(32, 1), (32, 64)], ids=str)
+def test_layers_leave_few_micro_tiles(tile: tuple[int, int]) -> None:
+    x, w, b = Layer(256, 512, 128, "fp32", tile).operands("cpu")
+    h = torch.nn.functional.linear(x, w, b).relu()
+    there = h.ne(0).view(8, 32, -1, tile[1]).any(3).any(1)
+    assert 0.02 < there.float().mean() < 0.15
+    assert {c.tile for c in layers("cuda", False)} == {(32, 1), (32, 64)}
+    assert any(c.n == 16384 for c in layers("cuda", False))
 
 
 @pytest.mark.parametrize("granularity", ["row", "column", "32x64", "32x1", "1x1"])
@@ -102,7 +113,12 @@ def test_report() -> None:
     ]
     found = {"kind": "detection", "granularity": "1x1", "dtype": "bf16", "torch_ms": 0.1}
     found |= {"ordered_ms": 0.05, "any_order_ms": 0.029}
-    text, summary = dynamic_report.report([found, *rows], costs_of)
+    layer = {"kind": "layer", "case": "layer 8x8x8", "kept": 0.05, "share": 1.02, "over_apart": 1.2}
+    text, summary = dynamic_report.report([found, layer, *rows], costs_of)
+    assert summary["layer_over_apart"] == pytest.approx(1.2)
+    assert (
+        "PASS a layer with its list, % more than torch's alone, most  2.0 (goal at most 3)" in text
+    )
     assert summary["k_over_dense_95%"] == pytest.approx(4.0)
     assert "PASS 32x1 at 95 %, 4096^3 bf16, over dense  4.00 (goal 3.5)" in text
     assert "MISS 32x1 at 99 %, 4096^3 bf16, over dense  5.00 (goal 5.5)" in text
@@ -195,11 +211,17 @@ def test_the_suite_on_the_cpu(
     some = [Case(64, 16, 128, "fp32", g, 0.9) for g in ("row", "32x64")]
     monkeypatch.setattr(dynamic, "cases", lambda device, quick: some)
     monkeypatch.setattr(dynamic, "DETECTED", ((8, 1), (16, 16)))
+    monkeypatch.setattr(dynamic, "layers", lambda device, quick: layers(device, quick)[:1])
     path = tmp_path / "cpu_dynamic.json"
     assert main(["dynamic", "--device", "cpu", "--quick", "--busy", "--json", str(path)]) == 0
     held = machine.read(path)
-    assert [r["kind"] for r in held["rows"]] == ["detection"] * 2 + ["product"] * 2
-    products = held["rows"][2:]
+    kinds = ["detection"] * 2 + ["layer"] + ["product"] * 2
+    assert [r["kind"] for r in held["rows"]] == kinds
+    layer, products = held["rows"][2], held["rows"][3:]
+    assert layer["ok"] and 0.0 < layer["kept"] < 0.5
+    assert all(
+        layer[f"{n}_ms"] > 0 for n in ("torch", "apart", "fused", "network", "network_dense")
+    )
     assert all(r["ok"] and r["auto_ms"] > 0 and r["rows_given_ms"] > 0 for r in products)
     assert products[0]["select_ms"] > 0 and products[1]["bsr_ms"] > 0
     assert held["summary"]["regret"]["all"]["cases"] == 2

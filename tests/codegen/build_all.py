@@ -124,6 +124,15 @@ def k_of(rows: int, columns: int = 1) -> Callable[[torch.Tensor], Any]:
     return lambda x: tw.Index.from_values(x, (rows, columns), grouped=True)
 
 
+def linear_relu(rows: int, columns: int, backward: bool = False) -> None:
+    """A layer with the list of what it leaves: one kernel; and its gradients."""
+    x, w = (torch.ones(n, 512, dtype=BF16, requires_grad=backward) for n in (1024, 768))
+    b = torch.ones(768, dtype=BF16, requires_grad=backward)
+    h, _ = tw.ops.linear_relu(x, w, b, tile=(rows, columns))
+    if backward:
+        h.sum().backward()
+
+
 def masked_linear(block: int) -> None:
     x, w = (torch.ones(n, 512, dtype=BF16, requires_grad=True) for n in (1024, 256))
     mask = torch.ones(256 // block, 512 // block, dtype=torch.bool)
@@ -303,6 +312,8 @@ CASES: dict[str, Callable[[], Any]] = {
     **{f"linear-{n}-bias-bf16": linear(lambda _, n=n: n, biased=True) for n in ("rows", "k")},
     **{f"linear-k-{n}-bf16": linear(k_of(n)) for n in (32, 64, 128)},
     "linear-16-k-32-bf16": linear(k_of(32, 16)),
+    "linear-relu-32x1-bf16": partial(linear_relu, 32, 1, True),
+    "linear-relu-32x64-bf16": partial(linear_relu, 32, 64),
     **{f"masked-linear-{n}-bf16": partial(masked_linear, n) for n in (1, 32, 128)},
     **{f"grouped-{n}-bf16": partial(grouped_matmul, n) for n in (64, 1024)},
     "attention-64": attention(64),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
-from tilewright.ops import Index, grouped_matmul, linear, masked_linear, matmul
+from tilewright.ops import Index, grouped_matmul, linear, linear_relu, masked_linear, matmul
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend
 from tilewright.ops.library import run as call
@@ -28,7 +28,7 @@ from tilewright.pit.compact import compact
 
 KS, NS = (33, 64), (21, 64)
 ERROR = {torch.float64: 1e-11, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-FAMILIES = ("rows", "k", "columns", "index", "mask", "code", "masked", "grouped")
+FAMILIES = ("rows", "k", "columns", "index", "mask", "code", "masked", "grouped", "layers")
 Run = Callable[[], tuple[list[Tensor], list[Tensor]]]
 
 
@@ -175,6 +175,21 @@ def by_weight(rng: np.random.Generator, x: Tensor, w: Tensor) -> tuple[Run, str]
     ), f"{block}"
 
 
+def two_layers(rng: np.random.Generator, x: Tensor, w: Tensor) -> tuple[Run, str]:
+    """A layer and the index that it makes, then a layer over that index: nothing may change."""
+    tile = tuple(int(rng.choice([1, 2, 8, 32])) for _ in range(2))
+    layout = [None, "rows", "k"][int(rng.integers(3))]
+    w = w / 8  # two products on end: gradients of 16 bits stay finite
+    b = tensor(rng, np.ones(len(w), bool), w.dtype) - float(rng.choice([0.0, 1.0, 9.0]))
+
+    def op(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        h, index = linear_relu(x, w, b, tile=tile, layout=layout)  # type: ignore[arg-type]
+        return linear(h, w.t(), sparse=index)
+
+    right: Any = lambda x, w, b: torch.nn.functional.linear(x, w, b).relu() @ w
+    return lambda: compared(op, right, x, w, b), f"{tile} {layout}"
+
+
 def by_experts(rng: np.random.Generator, x: Tensor, w: Tensor) -> tuple[Run, str]:
     experts, slots = int(rng.integers(1, 6)), int(rng.integers(1, 4))
     ids = torch.from_numpy(rng.integers(-1, experts, (len(x), slots)))
@@ -208,6 +223,7 @@ MAKERS: dict[str, Callable[..., tuple[Run, str]]] = {
     "code": generated,
     "masked": by_weight,
     "grouped": by_experts,
+    "layers": two_layers,
 }
 
 

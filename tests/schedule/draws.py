@@ -28,14 +28,16 @@ from builders import (
     reduce,
     row_arrays,
     sddmm,
+    size,
     spmm,
     to_dense,
 )
 from schedule.judge import stage_three
 
 from tilewright.ir import coord, flat
-from tilewright.ir.coord import Assign
-from tilewright.ir.expr import Load, unary
+from tilewright.ir.coord import Assign, Index, Reduce, Tensor
+from tilewright.ir.expr import Buffer, Load, unary
+from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried, within
@@ -103,6 +105,26 @@ def weighted_mean() -> Case:
     return Case(p, case.arrays, case.sizes, want={"y": case.want["y"] / np.array(weight)[:, None]})
 
 
+def micro_tiles(role: str, rows: int = 2, columns: int = 4) -> Case:
+    """h[i, n] = sum(k, x[i, k] * w[n, k]); y[I, N] = max((p, q), h[p, q]), rows x columns of h for each of y"""
+    x, w, h = dense("x", "ik"), dense("w", "nk"), dense("h", "in", role)
+    I, N = index("I"), index("N")
+    p, q = Index("p", within=(I, rows)), Index("q", within=(N, columns))
+    shape = ((size("i") + (rows - 1)) // rows, (size("n") + (columns - 1)) // columns)
+    y = Tensor("y", "f32", shape, "out", values=Buffer("y", "f32", shape, "out"))
+    one = Assign((at(h, "in"),), (reduce("sum", "k", at(x, "ik") * at(w, "nk")),))
+    top = Reduce(monoids("f32")["max"], (p, q), (Load(h, (p, q)),))
+    program = coord.Program("tiles", (x, w, h, y), (), (one, Assign((Load(y, (I, N)),), (top,))))
+    arrays = {"x": numbers(1, 7, 5), "w": numbers(2, 9, 5)}
+    made = arrays["x"] @ arrays["w"].T
+    best = [
+        [made[i : i + rows, n : n + columns].max() for n in range(0, 9, columns)]
+        for i in range(0, 7, rows)
+    ]
+    want = {"y": np.array(best)} | ({"h": made} if role == "out" else {})
+    return Case(program, arrays, {"n_i": 7, "n_n": 9, "n_k": 5}, want=want)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     **{f"spmm-{m}": lambda m=m: spmm(ROWS, 6, 3, m) for m in ("sum", "max", "mean")},
     "softmax": lambda: spmm(ROWS, 6, 3, "softmax_sum"),
@@ -113,6 +135,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "two-outputs": lambda: two_products("out"),
     "epilogue": lambda: epilogue("work"),
     "epilogue-kept": lambda: epilogue("out"),
+    "micro-tiles": lambda: micro_tiles("out"),
+    "micro-tiles-kept": lambda: micro_tiles("work"),
+    "micro-rows": lambda: micro_tiles("out", 1, 2),
     "weighted-mean": weighted_mean,
     "rows-wide": lambda: rows_linear(depth=17),
     "bsr": lambda: block_product([[0, 1], [], [1]], (5, 4), 2, 3),

@@ -20,6 +20,9 @@ from tilewright.schedule.record import Schedule, apply, parse_steps
 from tilewright.support.errors import ScheduleError
 
 ALL = frozenset(PLACES)
+TILED = (
+    "split(i, 4); kind(i_i, lane); kind(i_o, grid); split(n, 8); kind(n_i, lane); kind(n_o, grid)"
+)
 TAKEN = [
     # program, steps, executors
     ("spmm-sum", "fuse(i, f); kind(i_f, grid)", ALL),
@@ -58,6 +61,9 @@ TAKEN = [
     ("epilogue", "inline(h); kind(i, grid); lane(f, 16)", ALL),
     ("epilogue", "compute_at(h, f1); kind(i1, grid); lane(f1, 16)", ALL),
     ("epilogue-kept", "inline(h); kind(i, grid); lane(f, 16)", ALL),
+    ("micro-tiles", f"{TILED}; attach(h)", ALL - {"c"}),
+    ("micro-tiles-kept", f"{TILED}; attach(h)", ALL - {"c"}),
+    ("micro-rows", f"{TILED}; attach(h); split(k, 2); kind(k_i, lane)", ALL - {"c"}),
     ("weighted-mean", "merge(p_j, p_j1); kind(i, grid); lane(f, 16)", ALL),
     ("weighted-mean", "merge(p_j, p_j1); unroll(p_j, 2)", ALL),
     (
@@ -124,6 +130,15 @@ REFUSED = [
     ("two-products", "inline(h)", "not elementwise"),
     ("two-products", "inline(y)", "y is not read by one later statement"),
     ("two-products", "merge(i, i1)", "i1 needs h whole"),
+    ("micro-tiles", "attach(h)", "h is not written in tiles alone"),
+    ("micro-tiles", "attach(x)", "x is not written by one statement"),
+    ("micro-tiles", f"{TILED}; attach(y)", "y is not written in tiles alone"),
+    ("micro-tiles", f"{TILED.replace('4', '3')}; attach(h)", "tiles of 3 do not hold micro-tiles of 2"),
+    ("micro-tiles", f"{TILED}; kind(p_in, lane); attach(h); split(I_i, 2)", "is a lane already"),
+    ("micro-tiles", f"{TILED}; split(I, 2); attach(h)", "I_o does not count parts of a tile"),
+    ("micro-tiles", f"{TILED}; attach(h); kind(I_i, serial)", "values are split along its lanes"),
+    ("micro-tiles", f"{TILED}; kind(N, grid); attach(h)", "N does not count parts of a tile"),
+    ("two-products", "kind(i, grid); lane(k, 16); attach(h)", "does not go over the tiles of h"),
     ("weighted-mean", "merge(p_j, f)", "not run over the same range"),
     ("weighted-mean", "merge(p_j1, p_j)", "p_j does not follow p_j1 in one block"),
     ("rows-wide", "tensorise(d)", "not a lane that a reduction folds"),

@@ -114,6 +114,11 @@ def expert_inputs(rows: int, cols: int, seed: int, device: Any) -> Made:
     return [x, w, ids.to(device)], [x, w]
 
 
+def two_layers(x: Tensor, w: Tensor) -> Tensor:
+    h, index = tw.ops.linear_relu(x, w)
+    return tw.linear(h, w.t(), sparse=index)
+
+
 def experts(x: Tensor, w: Tensor, ids: Tensor) -> Tensor:
     return tw.ops.grouped_matmul(x, w, tw.Index.from_choices(ids, 4))
 
@@ -141,6 +146,7 @@ OPS: dict[str, tuple[Callable[..., Tensor], Callable[..., Made]]] = {
     "linear-k": (lambda x, w: tw.linear(torch.relu(x - 1), w, w[:, 0], sparse="k"), relu_inputs),
     "linear-mask": (lambda x, w, mask: tw.linear(x, w, sparse=mask), mask_inputs),
     "linear-lengths": (lambda x, w, size: tw.linear(x, w, sparse=size), batch_inputs),
+    "linear-relu": (two_layers, relu_inputs),
     "masked-linear": (lambda x, w, mask: tw.ops.masked_linear(x, w, mask), weight_inputs),
     "grouped": (experts, expert_inputs),
     "attention": (lambda q, k, v, mask: tw.attention(q, k, v, mask=mask), block_inputs),

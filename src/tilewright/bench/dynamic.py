@@ -2,7 +2,8 @@
 
 A case is a shape, a dtype, a granularity and a sparsity. Ours are the families of `ops/families.py` and the choice
 between them; each is timed with the index built inside and with the index given. What asks the host for a number
-cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed apart.
+cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed apart, and so are layers that make the
+index while they compute (bench/dynamic_layers.py).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from torch.nn import functional
 
 from tilewright.bench import check, probes, timing
 from tilewright.bench.dynamic_cases import SQUARE, Case, Tile, cases, kept, operands
+from tilewright.bench.dynamic_layers import Layer, layers, measured
 from tilewright.bench.dynamic_peers import Peer, peers
 from tilewright.bench.dynamic_report import report
-from tilewright.bench.suite import Run, dtype_name, dtype_of, seeded
+from tilewright.bench.suite import Options, Run, dtype_name, dtype_of, seeded
 from tilewright.bench.tables import cell, least, ratio
 from tilewright.ops import dynamic
 from tilewright.ops.families import FAMILIES, Family
@@ -42,11 +44,15 @@ REPLAYS, BUDGET_S = 20, 0.05
 def measure(run: Run) -> int:
     options = run.options
     chosen = [c for c in cases(options.device, options.quick) if _asked(run, c)]
-    run.warm(_tasks(chosen)).wait()
+    made = [c for c in layers(options.device, options.quick) if _asked(run, c)]
+    run.warm(_tasks(chosen, made)).wait()
     probe = probes.load(options.probes, "gather_matmul") if options.device == "cuda" else None
     for tile in DETECTED:
         with run.part(f"detection {tile}"):
             run.add(_detection(run, tile))
+    for layer in made:
+        with run.part(layer.name):
+            run.add(measured(run, layer))
     for case in chosen:
         if run.late:
             break
@@ -62,7 +68,7 @@ def measure(run: Run) -> int:
     return run.finish(text, {**summary, "clock": clock, "tiles": tiles})
 
 
-def _asked(run: Run, case: Case) -> bool:
+def _asked(run: Run, case: Case | Layer) -> bool:
     return not run.options.dtypes or case.dtype in run.options.dtypes
 
 
@@ -209,11 +215,12 @@ def _by_torch(x: Tensor, tile: Tile) -> Tensor:
 # --- compiling ahead ------------------------------------------------------------------------------
 
 
-def _tasks(chosen: list[Case]) -> list[dict[str, Any]]:
+def _tasks(chosen: list[Case], made: list[Layer]) -> list[dict[str, Any]]:
     """A task for each kernel that the cases need."""
     sizes = sorted({(c.m, c.n, c.k, c.dtype) for c in chosen})
-    made: list[dict[str, Any]] = [{"size": s, "family": f} for s in sizes for f in FAMILIES]
-    return made + [{"detect": t, "ordered": o} for t in DETECTED for o in (True, False)]
+    tasks: list[dict[str, Any]] = [{"size": s, "family": f} for s in sizes for f in FAMILIES]
+    tasks += [{"layer": (c.m, c.n, c.k, c.dtype, c.tile)} for c in made]
+    return tasks + [{"detect": t, "ordered": o} for t in DETECTED for o in (True, False)]
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
@@ -221,6 +228,9 @@ def warm(task: dict[str, Any], folder: Path | None) -> None:
     if "detect" in task:
         x = torch.ones(SQUARE[0], SQUARE[0], dtype=torch.bfloat16, device="cuda")
         Index.from_values(x, tuple(task["detect"]), ordered=task["ordered"])
+    elif "layer" in task:
+        m, n, k, dtype, tile = task["layer"]
+        measured(Run("dynamic", Options(device="cuda")), Layer(m, n, k, dtype, tuple(tile)))
     else:
         m, n, k, dtype = task["size"]
         w = torch.ones(n, k, dtype=dtype_of(dtype), device="cuda")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tilewright.bench.dynamic_layers import layers_table
 from tilewright.bench.dynamic_regret import CostsOf, regret, regret_table
 from tilewright.bench.tables import Cell, geomean, least, ratio, table, verdict
 
@@ -20,12 +21,16 @@ ENOUGH = 256  # rows from which a product can fill the machine
 DETECTION_US = {"1x1": 30.0}
 USUAL_DETECTION_US = 15.0
 OVER_DENSE_US = 10.0
+EXTRA = 3.0  # %
 
 
 def report(rows: Rows, costs_of: CostsOf) -> tuple[str, dict[str, Any]]:
     products = [r for r in rows if r["kind"] == "product"]
     detected = [r for r in rows if r["kind"] == "detection"]
+    layers = [r for r in rows if r["kind"] == "layer"]
     summary = {**goals(products, detected), "break_even": break_even(products)}
+    summary["layer_extra"] = most(100 * (r["share"] - 1) for r in layers)
+    summary["layer_over_apart"] = geomean(r["over_apart"] for r in layers)
     summary["regret"] = regret(products, costs_of)
     text = [
         "times in ms, detection inside unless given; floor: operations left at dense's rate, bytes at a copy's",
@@ -33,6 +38,9 @@ def report(rows: Rows, costs_of: CostsOf) -> tuple[str, dict[str, Any]]:
         "",
         "detection alone, 5 % of micro-tiles hold something",
         detection_table(detected),
+        "",
+        "a layer with ReLU: torch's alone, a detector after it, the list in its epilogue; then the layer after it too",
+        layers_table(layers),
         "",
         "micro-benchmarks of PIT: detection inside; what thin micro-tiles cost the kernel over k's (index given)",
         micro_table(products),
@@ -160,6 +168,7 @@ def _on_gpu(s: dict[str, Any]) -> list[str]:
         below(extra, s["rows_extra_us"], OVER_DENSE_US),
         verdict("32x1 at 95 %, 4096^3 bf16, over dense", s["k_over_dense_95%"], 3.5),
         verdict("32x1 at 99 %, 4096^3 bf16, over dense", s["k_over_dense_99%"], 5.5),
+        below("a layer with its list, % more than torch's alone, most", s["layer_extra"], EXTRA),
     ]
     for name, us in s["detection_us"].items():
         goal = DETECTION_US.get(name, USUAL_DETECTION_US)

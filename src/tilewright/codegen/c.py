@@ -26,6 +26,7 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     LaneReduce,
+    LaneSplit,
     Load,
     Select,
     Un,
@@ -390,7 +391,10 @@ class _Printer:
                 return unary(op, self.operand(a, d, 9), d)
             case Select(c, a, b):
                 d = dtype_of(e)
-                return f"({self.expr(c)} ? {self.operand(a, d)} : {self.operand(b, d)})"
+                parts = (self.expr(c), self.operand(a, d), self.operand(b, d))
+                if self.reads(a, b):
+                    return f"TW_WHERE({TYPES[d]}, {', '.join(parts)})"
+                return f"({parts[0]} ? {parts[1]} : {parts[2]})"
             case Cast(d, a):
                 return self.cast(d, a)
             case Lookup(b, lo, hi, key, start):
@@ -398,10 +402,9 @@ class _Printer:
                     ("find", (lo, hi, key)) if start is None else ("seek", (lo, hi, key, start))
                 )
                 return f"tw_{how}_{b.dtype}({b.name}, {', '.join(map(self.expr, ends))})"
-            case LaneReduce():
-                raise error(
-                    "unsupported", name="a lane reduction", got=str(e), expected="a CPU schedule"
-                )
+            case LaneReduce() | LaneSplit():
+                what = "a lane reduction" if isinstance(e, LaneReduce) else "a lane seen as two"
+                raise error("unsupported", name=what, got=str(e), expected="a CPU schedule")
         raise TypeError(f"no C text for {type(e).__name__}")
 
     def operand(self, e: Expr, d: str, outer: int = 0) -> str:

@@ -54,6 +54,11 @@ ATOMIC = """
 } while (0)
 """
 
+# Both sides are read first: gcc 12 masks all vectors of a conditional load by the condition of the first.
+WHERE = """
+#define TW_WHERE(type, c, a, b) ({ const type tw_a = (a), tw_b = (b); (c) ? tw_a : tw_b; })
+"""
+
 
 def unary(op: str, a: str, dtype: str) -> str:
     """The text of a scalar function."""
@@ -76,4 +81,5 @@ def prelude(text: str) -> str:
     """Headers, and the functions that a text calls."""
     called = functions(text)
     macros = (MAD if "TW_MAD" in called else "") + (ATOMIC if "TW_ATOMIC" in text else "")
+    macros += WHERE if "TW_WHERE" in text else ""
     return HEADERS + macros + called

@@ -112,8 +112,9 @@ class _Printer:
                 return [f'tl.atomic_{fn}({where}, sem="relaxed")']
             case tile.Arrive(v, b, at):
                 return [f'{v.name} = tl.atomic_add({self.pointer(b, (at,))}, 1, sem="acq_rel")']
-            case tile.FetchAdd(v, b, at, by):
-                return [f"{v.name} = tl.atomic_add({self.pointer(b, (at,))}, {self.expr(by)})"]
+            case tile.FetchAdd(v, b, at, by, mask):
+                where = f"{self.pointer(b, (at,))}, {self.expr(by)}{self.mask(mask)}"
+                return [f"{v.name} = tl.atomic_add({where})"]
             case tile.Barrier():
                 return ["tl.debug_barrier()"]
         raise TypeError(f"no Triton text for {type(s).__name__}")
@@ -224,6 +225,8 @@ class _Printer:
                 return self.dot(a, b, acc, d)
             case tile.Trans(a):
                 return f"tl.trans({self.expr(a)})"
+            case tile.Reshape(a, dims):
+                return f"tl.reshape({self.expr(a)}, {self.shape(dims)})"
             case tile.Reduce(op, a, axis):
                 return self.reduce(op, a, axis)
             case tile.Scan("sum", a, axis):

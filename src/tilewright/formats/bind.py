@@ -309,7 +309,12 @@ class _Bind:
     def extents(self, s: coord.Stmt) -> dict[Index, Expr]:
         """The sizes of a statement's indices, those that count parts of others included."""
         found = [n for n in walk(s) if isinstance(n, Index)]
-        known = {n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes}
+        known: dict[Index, Expr] = {
+            n: self.sizes[f"n_{n.name}"] for n in found if f"n_{n.name}" in self.sizes
+        }
+        for a in (n for n in walk(s) if isinstance(n, Load) and n.buffer.name in self.tensors):
+            shape = self.tensors[a.buffer.name].shape
+            known |= {ix: n for ix, n in zip(a.indices, shape, strict=False) if ix in found}
         return coord.part_sizes((s,), known)
 
     def out_dim(self, name: str, d: int, ix: Expr, hints: Any, sizes: dict[Index, Expr]) -> Expr:

@@ -2,6 +2,7 @@
 
     expr := Const | Var | Load(buffer, indices) | Bin(op, a, b) | Un(op, a) | Select(c, a, b) | Cast(dtype, a)
           | LaneReduce(op, lanes, a) | LaneScan(op, lane, a)               stage III and tile form
+          | LaneSplit(a, lane, outer, inner)                               stage III
     dtype := f64 f32 f16 bf16 i64 i32 b1
     Bin   := + - * / // % min max pow & | and comparisons
     Un    := neg not abs relu sign floor ceil and those of REAL
@@ -188,6 +189,16 @@ class LaneScan(Expr):
     a: Expr
 
 
+@node
+class LaneSplit(Expr):
+    """a, of which one lane is seen as two: lane = outer * (extent of inner) + inner"""
+
+    a: Expr
+    lane: Var
+    outer: Var
+    inner: Var
+
+
 def const(value: Any, dtype: str | None = None) -> Expr:
     """A Python number as an expression; expressions pass through."""
     if isinstance(value, Expr):
@@ -218,7 +229,7 @@ def dtype_of(e: Any) -> str:
         case Un(op, a) if op in REAL:
             d = dtype_of(a)
             return d if d in FLOATS else "f32"
-        case Un(_, a) | LaneReduce(_, _, a) | LaneScan(_, _, a):
+        case Un(_, a) | LaneReduce(_, _, a) | LaneScan(_, _, a) | LaneSplit(a):
             return dtype_of(a)
         case Select(_, a, b):
             return _arith("select", a, b)

@@ -6,7 +6,7 @@
              | lane    a named dimension of on-chip values: its variable is the whole range at once
              | serial  one after the other
              | unroll  serial, constant extent, copied out
-    expr    := shared expressions; loads have one flat index; LaneReduce, LaneScan, Lookup
+    expr    := shared expressions; loads have one flat index; LaneReduce, LaneScan, LaneSplit, Lookup
 
 Values are arrays over the lanes they depend on; statements act on all lanes at once. A state has the lanes
 that its arguments depend on, less those opened (or opened again) after its Init: they are folded away.

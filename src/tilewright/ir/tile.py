@@ -4,11 +4,11 @@
     dims    := named tile dimensions with power-of-two sizes; a tile's dims follow one canonical order
     stmt    := Set(var, value) | For(var, lo, hi, body) | Unroll(var, count, body) | If(cond, then, orelse)
              | Store(buffer, offsets, value, mask) | Atomic(op, buffer, offsets, value, mask)
-             | Arrive(var, buffer, offset) | Barrier()
+             | Arrive(var, buffer, offset) | FetchAdd(var, buffer, offset, value, mask) | Barrier()
     expr    := Const | Var | Bin | Un | Select | Cast (operands broadcast by Expand)
              | ProgramId() | Arange(dim) | Full(value, dtype, dims) | Expand(a, have, want)
              | Load(buffer, offsets, mask, fill, fresh, once) | Dot(a, b, acc) | Trans(a)
-             | Reduce(op, a, axis) | Scan(op, a, axis)
+             | Reshape(a, dims) | Reduce(op, a, axis) | Scan(op, a, axis)
 
 A variable set before a For and set again inside it is carried by the loop. `offsets` are added to the
 pointer one after the other, so that an address stays (base + row part) + column part.
@@ -96,6 +96,18 @@ class Trans(Expr):
     """The transpose of a matrix."""
 
     a: Expr
+
+    @property
+    def dtype(self) -> str:
+        return dtype_of(self.a)
+
+
+@node
+class Reshape(Expr):
+    """The same elements in the same order, with other dims."""
+
+    a: Expr
+    dims: tuple[str, ...]
 
     @property
     def dtype(self) -> str:
@@ -205,12 +217,13 @@ class Arrive(Stmt):
 
 @node
 class FetchAdd(Stmt):
-    """var = buffer[offset]; buffer[offset] += value"""
+    """var = buffer[offset]; buffer[offset] += value, where mask"""
 
     var: Var
     buffer: Buffer
     offset: Expr
     value: Expr
+    mask: Expr | None = None
 
 
 @node

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Const, LaneReduce, Var
+from tilewright.ir.expr import Const, LaneReduce, LaneSplit, Var
 from tilewright.ir.monoid import Func, Monoid
 from tilewright.ir.node import parts, walk
 
@@ -45,6 +45,8 @@ def lanes_of(e: Any, table: Table) -> Lanes:
         return table.get(e, NONE)
     if isinstance(e, LaneReduce):
         return lanes_of(e.a, table) - frozenset(e.lanes)
+    if isinstance(e, LaneSplit):
+        return lanes_of(e.a, table) - {e.lane} | {e.outer, e.inner}
     out = NONE
     for c in parts(e) if not isinstance(e, tuple) else e:
         out |= lanes_of(c, table)

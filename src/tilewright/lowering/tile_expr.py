@@ -24,6 +24,7 @@ from tilewright.ir.expr import (
     Expr,
     LaneReduce,
     LaneScan,
+    LaneSplit,
     Load,
     Select,
     Un,
@@ -195,6 +196,8 @@ class Tiler:
                 t = self.value(inner)
                 t = t if lane in t.lanes else self.spread(t, lane)
                 return Tiled(tile.Scan(op, t.e, t.lanes.index(lane)), t.lanes)
+            case LaneSplit(a, lane, outer, first):
+                return self.split(self.value(a), lane, (outer, first))
             case Lookup(b, lo, hi, key, start):
                 return self.search(b, lo, hi, key, start is not None)
         return self.pointwise(e)
@@ -216,6 +219,13 @@ class Tiler:
                 tile.Reduce(op, t.e, t.lanes.index(ln)), tuple(v for v in t.lanes if v is not ln)
             )
         return t
+
+    def split(self, t: Tiled, lane: Var, into: Lanes) -> Tiled:
+        """One lane of a value as two, which stand where it stood."""
+        t = t if lane in t.lanes else self.spread(t, lane)
+        at = t.lanes.index(lane)
+        lanes = (*t.lanes[:at], *into, *t.lanes[at + 1 :])
+        return Tiled(tile.Reshape(t.e, tuple(v.name for v in lanes)), lanes)
 
     def spread(self, t: Tiled, lane: Var) -> Tiled:
         """A value that does not depend on a lane, repeated along it."""
@@ -454,6 +464,8 @@ class Tiler:
         """The lanes of an expression, without making code."""
         if isinstance(e, Var):
             return set(self.env[e].lanes) if e in self.env else set()
+        if isinstance(e, LaneSplit):
+            return self.lanes(e.a) - {e.lane} | {e.outer, e.inner}
         inner = set().union(*(self.lanes(c) for c in parts(e)))
         return inner - set(e.lanes) if isinstance(e, LaneReduce) else inner
 

@@ -8,7 +8,7 @@ In: stage III and its lanes. Out: lanes in canonical order.
 from __future__ import annotations
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Cast, Expr, Load, Var
+from tilewright.ir.expr import Bin, Cast, Expr, LaneSplit, Load, Var
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import Table, lane_extents, lanes_of
 
@@ -31,7 +31,17 @@ def lane_order(p: flat.Program, table: Table) -> tuple[Var, ...]:
         ready = [v for v in todo if not (before[v] & set(todo)) - {v}]
         out.append((ready or todo)[0])
         todo.remove(out[-1])
-    return _wide_first(p, out, extents, table)
+    return _parts_beside(p, _wide_first(p, out, extents, table))
+
+
+def _parts_beside(p: flat.Program, order: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The two lanes that a lane is split into, where it stands."""
+    made = list(order)
+    for s in (n for n in walk(p.body) if isinstance(n, LaneSplit)):
+        made = [v for v in made if v not in (s.outer, s.inner)]
+        at = made.index(s.lane) + 1
+        made[at:at] = [s.outer, s.inner]
+    return tuple(made)
 
 
 def _wide_first(

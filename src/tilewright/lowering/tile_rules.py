@@ -8,10 +8,11 @@ In: stage III. Out: reasons as errors, loops in the form that Triton takes.
 from __future__ import annotations
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Const, Expr, Load
+from tilewright.ir.expr import Bin, Const, Expr, LaneSplit, Load
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import transform, walk
+from tilewright.lowering.lanes import lane_extents
 from tilewright.support.errors import error
 
 
@@ -29,6 +30,19 @@ def check_reads(p: flat.Program) -> None:
                 why = f"{n.buffer.name} is written and read in one launch"
                 cure = "compute_at or inline, or compile each nest on its own"
                 raise refuse(p.name, why, cure, n)
+
+
+def check_splits(p: flat.Program) -> None:
+    """Lanes that are seen as two have no padding, which would stand between the parts."""
+    extents = lane_extents(p)
+    for n in walk(p.body):
+        if isinstance(n, LaneSplit):
+            for v in (n.lane, n.outer, n.inner):
+                if pow2(extents[v]) != extents[v]:
+                    why = f"{v.name} has {extents[v]} lanes, which is no power of two"
+                    raise refuse(
+                        f"lane {n.lane.name}, seen as two,", why, "take tiles of 2, 4, 8 ..."
+                    )
 
 
 def pow2(n: int) -> int:

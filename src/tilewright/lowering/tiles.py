@@ -33,7 +33,7 @@ from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
 from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler, factors
 from tilewright.lowering.tile_order import lane_order
-from tilewright.lowering.tile_rules import check_reads, pow2, reads, refuse, strided
+from tilewright.lowering.tile_rules import check_reads, check_splits, pow2, reads, refuse, strided
 
 N_SLOTS = Var("n_slots")
 
@@ -43,6 +43,7 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     if sum(any(isinstance(n, Loop) and n.kind == "grid" for n in walk(s)) for s in p.body) > 1:
         raise refuse(p.name, "it has several nests with grid loops", "compile each on its own")
     check_reads(p)
+    check_splits(p)
     lower = _Lower(p)
     lower.grid_vars()
     lower.block(p.body)
@@ -368,12 +369,13 @@ class _Lower:
         return parts, self.t.broadcast(value, lanes), self.t.mask(lanes)
 
     def append(self, s: stmt.Append) -> None:
-        """A scan inside the tile, and one addition to the shared count for all that the tile keeps."""
+        """A scan inside the tile, and one addition to each shared count for all that the tile keeps of its group."""
         if not s.shared:
             raise refuse("append", "its order is carried by no program", "carry() it first", s)
         where, value, group = (self.t.value(e) for e in (s.where, s.value, s.group))
-        lanes = self.t.sort({*where.lanes, *value.lanes})
-        if len(lanes) > 1 or group.lanes:
+        lanes = self.t.sort({*where.lanes, *value.lanes, *group.lanes})
+        over = [n for n, v in enumerate(lanes) if v not in group.lanes]
+        if len(over) > 1:
             raise refuse("append", "it runs over several lanes", "keep one of them", s)
         keep, mask = self.t.broadcast(where, lanes), self.t.mask(lanes)
         keep = keep if mask is None else Bin("&", mask, keep)
@@ -381,13 +383,14 @@ class _Lower:
             keep = self.t.spread_to(where, lanes)
         held = self.t.emit("keep", "b1", keep, lanes)
         kept = self.t.emit("kept", "i32", cast("i32", held.e), lanes).e
-        total: Expr = tile.Reduce("sum", kept, 0) if lanes else kept
-        upto: Expr = tile.Scan("sum", kept, 0) if lanes else kept
+        total: Expr = tile.Reduce("sum", kept, over[0]) if over else kept
+        upto: Expr = tile.Scan("sum", kept, over[0]) if over else kept
         base = self.t.fresh("base", s.count.dtype)
-        self.t.types[base] = ()
-        self.t.push(tile.FetchAdd(base, s.count, group.e, total))
-        start = self.t.value(s.slot).e + cast("i64", base) - 1
-        entry = self.t.broadcast(value, lanes)
+        self.t.types[base] = tuple(v.name for v in group.lanes)
+        self.t.push(tile.FetchAdd(base, s.count, group.e, total, self.t.mask(group.lanes)))
+        first = self.t.value(s.slot)
+        begin = Tiled(first.e + cast("i64", base) - 1, self.t.sort({*first.lanes, *group.lanes}))
+        start, entry = self.t.broadcast(begin, lanes), self.t.broadcast(value, lanes)
         self.t.push(tile.Store(s.list, (start, upto), cast(s.list.dtype, entry), held.e))
         if s.at is not None:
             self.t.env[s.at] = self.t.emit(

@@ -12,6 +12,7 @@ from tilewright.ops.einsum import einsum
 from tilewright.ops.grouped_matmul import grouped_matmul
 from tilewright.ops.index import Index
 from tilewright.ops.linear import linear
+from tilewright.ops.linear_relu import linear_relu
 from tilewright.ops.masked_linear import masked_linear
 from tilewright.ops.matmul import matmul
 from tilewright.ops.program import program
@@ -45,6 +46,7 @@ __all__ = [
     "einsum",
     "grouped_matmul",
     "linear",
+    "linear_relu",
     "masked_linear",
     "matmul",
     "program",

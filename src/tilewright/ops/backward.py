@@ -90,8 +90,9 @@ def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]
         return []
     try:
         gradient = made.template.grad
-        last = made.steps[-1]
-        out = last.bound.program.outputs[0]
+        first = made.template.traced.outputs[0]
+        written = [(s, t) for s in made.steps for t in s.bound.program.outputs]
+        last, out = next((s, t) for s, t in written if t.name == first)
         args = {a.name: a for a in made.args}
         for s in made.steps:
             args |= {t.name: made.arg_of(t, s) for t in s.bound.program.outputs}

@@ -14,6 +14,7 @@ from torch import Tensor
 from tilewright.ir.coord import Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import root
+from tilewright.language.trace import Traced
 from tilewright.ops.args import Arg, read_program
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.registry import Template, template
@@ -31,11 +32,17 @@ class Entry:
         self.int_names = [n for a in self.args for n in a.ints]
 
     @cached_property
+    def parts(self) -> tuple[Traced, ...]:
+        """What each launch computes: a statement, or on a GPU a dense product and the list of what is in it."""
+        dense = all(a.kind == "dense" for a in self.args)
+        return self.template.joined if self.backend == "triton" and dense else self.template.steps
+
+    @cached_property
     def steps(self) -> list[Step]:
-        """Each statement, over the tensors given and those that earlier statements made."""
+        """Each part, over the tensors given and those that earlier ones made."""
         made: list[Step] = []
         args, names = list(self.args), list(self.names)
-        for t in self.template.steps:
+        for t in self.parts:
             step = Step(t, args, names, self.backend, self.device, len(made))
             made.append(step)
             for out in step.bound.program.outputs:
@@ -54,7 +61,7 @@ class Entry:
     def forward(
         self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
     ) -> list[Tensor]:
-        if len(self.template.steps) == 1:
+        if len(self.parts) == 1:
             return self.steps[0](tensors, ints, floats)
         pool = list(tensors)
         made: dict[str, Tensor] = {}

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.ir.coord import Append, Assign
+from tilewright.ir.coord import Append, Assign, Stmt
 from tilewright.ir.node import walk
 from tilewright.language.grad import Gradient, gradient
 from tilewright.language.trace import Ref, Traced, source_of
+from tilewright.pit.epilogue import joins
 from tilewright.support.errors import TilewrightError
 from tilewright.support.names import plain
 from tilewright.support.places import locating
@@ -29,22 +30,29 @@ class Template:
     @cached_property
     def steps(self) -> tuple[Traced, ...]:
         """One program for each statement; later ones read what earlier ones wrote."""
-        return tuple(self._step(n) for n in range(len(self.traced.body)))
+        return tuple(self._step(n, n + 1) for n in range(len(self.traced.body)))
 
-    def _step(self, n: int) -> Traced:
-        t, s = self.traced, self.traced.body[n]
-        if len(t.body) == 1:
+    @cached_property
+    def joined(self) -> tuple[Traced, ...]:
+        """The same, where a list that is made in the epilogue of the statement before it comes with that."""
+        body, made, n = self.traced.body, list[Traced](), 0
+        while n < len(body):
+            end = n + 2 if n + 1 < len(body) and joins(body[n], body[n + 1]) else n + 1
+            made.append(self._step(n, end))
+            n = end
+        return tuple(made)
+
+    def _step(self, n: int, end: int) -> Traced:
+        t, body = self.traced, self.traced.body[n:end]
+        if len(t.body) == len(body):
             return t
-        refs = {m.name: m for m in walk(s) if isinstance(m, Ref)}
-        written = s.targets if isinstance(s, Assign) else ()
-        outs = {m.buffer.name for m in written}
-        if isinstance(s, Append):
-            outs = {s.list.name, s.count.name}
+        refs = {m.name: m for m in walk(body) if isinstance(m, Ref)}
+        outs = {name for s in body for name in _written(s)}
         for asked in (dims for n, dims in t.sized if n in outs and t.ref(n) in refs.values()):
             refs |= {n: t.ref(n) for n, _ in asked}
         inputs = tuple(x for x in refs if x not in outs)
         outputs = tuple(x for x in refs if x in outs)
-        scalars = tuple(v for v in t.scalars if any(m is v for m in walk(s)))
+        scalars = tuple(v for v in t.scalars if any(m is v for m in walk(body)))
         params = (*inputs, *(v.name for v in scalars), *outputs)
         name = f"{t.name}_{n}"
         return replace(
@@ -55,7 +63,7 @@ class Template:
             outputs=outputs,
             scalars=scalars,
             refs=tuple(refs.values()),
-            body=(s,),
+            body=body,
         )
 
     @property
@@ -75,6 +83,12 @@ class Template:
         except TilewrightError as why:
             why.names["name"] = plain(why.names.get("name", ""))
             raise
+
+
+def _written(s: Stmt) -> set[str]:
+    if isinstance(s, Append):
+        return {s.list.name, s.count.name}
+    return {m.buffer.name for m in s.targets} if isinstance(s, Assign) else set()
 
 
 TEMPLATES: dict[str, Template] = {}

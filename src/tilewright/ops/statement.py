@@ -198,7 +198,8 @@ class Statement:
         flat = lower_to_flat(lower_to_position(p))
         arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
         self.found = [t.name for t in p.tensors if t.name in self.views and arrays & entries_of(t)]
-        self.nest = nest_of(flat)
+        first = replace(flat, body=flat.body[:1]) if len(p.body) > 1 else flat
+        self.nest = nest_of(first)
         self.product = product_of(self.nest)
         held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
         lists = {n.at.buffer for n in walk(p.body) if isinstance(n, Listed)}

@@ -38,15 +38,16 @@ def served(t: Traced, p: Program, backend: str) -> Served | None:
 
 
 def vendor_sum(p: Program) -> Served | None:
-    """out[n] = sum(i, a[i, n]), if that is what a program does."""
+    """out[n] = sum(i, a[i, n]) or sum(i, a[n, i]), if that is what a program does."""
     s = p.body[0]
     if len(p.body) != 1 or not isinstance(s, Assign) or s.listed:
         return None
     match s.values[0]:
         case Reduce(sum_, (i,), (Load() as a,)) if sum_.name == "sum":
-            if a.indices == (i, *s.targets[0].indices):
-                dtype = TORCH[s.targets[0].buffer.dtype]
-                return lambda tensors: tensors[a.buffer.name].detach().sum(0, dtype=dtype)
+            left = s.targets[0].indices
+            if a.indices in ((i, *left), (*left, i)):
+                dim, dtype = a.indices.index(i), TORCH[s.targets[0].buffer.dtype]
+                return lambda tensors: tensors[a.buffer.name].detach().sum(dim, dtype=dtype)
     return None
 
 

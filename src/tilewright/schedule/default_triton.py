@@ -9,16 +9,19 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
     monoids without a lane form   serial, in order
-    a compacted list              schedule/default_append.py
+    a compacted list              schedule/default_append.py; of what a product makes: in the product's tiles
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.append import append_of
+from tilewright.schedule.attach import listed
 from tilewright.schedule.default_append import append_triton, in_lanes
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
@@ -41,10 +44,10 @@ FAR = 32  # of them, along a dimension whose elements lie apart
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
     """Stage III -> stage III with grid, lanes and serial loops."""
-    listed = append_of(p)
-    if listed is not None:
-        return append_triton(p, listed, setting)
-    nest = nest_of(p)
+    found, made = append_of(p), listed(p)
+    if found is not None and not made:
+        return append_triton(p, found, setting)
+    nest = nest_of(replace(p, body=p.body[:1]) if made else p)
     product = product_of(nest)
     s = Scheduled(p)
     if product is not None:
@@ -58,6 +61,7 @@ def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
     else:
         s = _entries(s, nest, setting)
     s = _rest_to_grid(s, nest)
+    s = s.then("attach", made) if made else s
     return _tiles_first(s, nest) if nest.blocks and setting.get("outer") else s
 
 

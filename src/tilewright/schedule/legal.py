@@ -13,7 +13,7 @@ from dataclasses import fields
 from itertools import product
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import LaneReduce, LaneScan, Load, Var, const
+from tilewright.ir.expr import LaneReduce, LaneScan, LaneSplit, Load, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.flatten import linear
@@ -129,6 +129,8 @@ def bound_lane(p: flat.Program, v: Var) -> str:
         return "it is opened twice: values wait in its lanes"
     over = [n for n in walk(p.body) if isinstance(n, LaneReduce | LaneScan)]
     held = [ln for n in over for ln in (n.lanes if isinstance(n, LaneReduce) else (n.lane,))]
+    if any(v in (n.lane, n.outer, n.inner) for n in walk(p.body) if isinstance(n, LaneSplit)):
+        return "values are split along its lanes"
     return "values are reduced along its lanes" if v in held else ""
 
 

@@ -140,14 +140,15 @@ def kind(p: flat.Program, name: str, to: str) -> flat.Program:
     if to != "serial" and loop.lo != const(0):
         raise illegal(what, f"it starts at {loop.lo}, not at 0", "split it", ir=loop)
     if to == "grid":
-        _independent(what, loop)
+        independent(what, loop)
     made = edit(p, name, lambda s: [replace(s, kind=to)])
     if to in ("serial", "unroll") and republished(made):
         raise illegal(what, republished(made), "keep it in the grid", ir=loop)
     return _from_to_lane(p, made, what, loop, to)
 
 
-def _independent(what: str, loop: Loop) -> None:
+def independent(what: str, loop: Loop) -> None:
+    """Refuse a loop whose iterations need each other."""
     if any(isinstance(s, stmt.Append) and orders(s, loop) for s in within(loop.body)):
         raise illegal(what, "it appends in order", "keep it serial", ir=loop)
     if carried(loop):

@@ -22,6 +22,7 @@ from tilewright.ir import coord, flat
 from tilewright.schedule import coord as stage_one
 from tilewright.schedule import loop, memory, reduce, together, work
 from tilewright.schedule.append import carry
+from tilewright.schedule.attach import attach
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.support.errors import ScheduleError
@@ -35,7 +36,7 @@ COORD: dict[str, Callable[..., coord.Program]] = {
 }
 _LOOPS = (loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder)
 _GRID = (loop.order, loop.swizzle, loop.persistent)
-_STATEMENTS = (together.compute_at, together.inline, together.merge)
+_STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
 _ROWS = (work.pad, work.work_list, work.segments, carry)

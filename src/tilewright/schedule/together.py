@@ -161,7 +161,7 @@ def inline(p: flat.Program, buffer: str) -> flat.Program:
     """for i, f: h[i, f] = e;  for i, f: y[i, f] = g(h[i, f])  ->  for i, f: h[i, f] = e; y[i, f] = g(e)"""
     what = f"inline({buffer})"
     made = _producer(p, what, buffer)
-    later = _reader(p, what, made)
+    later = reader(p, what, made.nest, made.store.buffer)
     around = nest_loops(later)
     rest = around[-1].body
     if any(not isinstance(s, stmt.Let | stmt.Store | stmt.Guard) for s in within(rest)):
@@ -181,15 +181,15 @@ def inline(p: flat.Program, buffer: str) -> flat.Program:
     tail = (*body[:at], stmt.Let(value, made.store.value), keep, *moved, *body[at + 1 :])
     done = replace(p, body=tuple(s for s in p.body if s is not later))
     done = edit(done, made.around[-1].var.name, lambda s: [replace(s, body=tail)])
-    return _unstored(done, keep)
+    return unstored(done, keep)
 
 
-def _reader(p: flat.Program, what: str, made: _Producer) -> Loop:
+def reader(p: flat.Program, what: str, nest: Loop, b: Buffer) -> Loop:
     """The one nest that reads a buffer: it can move up to where the buffer is written."""
-    b, at = made.store.buffer, p.body.index(made.nest)
+    at = p.body.index(nest)
     later = [n for n in p.body[at + 1 :] if any(m is b for m in walk(n))]
     if len(later) != 1 or not isinstance(later[0], Loop):
-        raise illegal(what, f"{b.name} is not read by one later statement", ir=made.nest)
+        raise illegal(what, f"{b.name} is not read by one later statement", ir=nest)
     moved = later[0]
     between = p.body[at : p.body.index(moved)]
     mine, theirs = _touched(between), _touched((moved,))
@@ -214,7 +214,7 @@ def _same_loops(mine: tuple[Loop, ...], theirs: tuple[Loop, ...], table: dict[An
     return same and len(set(met)) == len(mine)
 
 
-def _unstored(p: flat.Program, store: stmt.Store) -> flat.Program:
+def unstored(p: flat.Program, store: stmt.Store) -> flat.Program:
     """Without the store to a workspace that nobody reads any more."""
     b = store.buffer
     if b.role != "work" or any(isinstance(n, Load) and n.buffer is b for n in walk(p.body)):

@@ -18,7 +18,17 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, LaneScan, Load, Var, dtype_of
+from tilewright.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    LaneReduce,
+    LaneScan,
+    LaneSplit,
+    Load,
+    Var,
+    dtype_of,
+)
 from tilewright.ir.interp.common import NUMPY, REDUCE, Env, Fn, Maker, Value, convert
 from tilewright.ir.interp.loops import place_of, step_of
 from tilewright.ir.interp.memory import Memory
@@ -131,6 +141,9 @@ class _Run(Maker):
             case LaneScan(op, lane, a):
                 inner, d = self.make(a), dtype_of(e)
                 return lambda env: convert(self.scan(op, lane, inner(env)), d)
+            case LaneSplit(a, lane, outer, first):
+                whole = self.make(a)
+                return lambda env: self.split(whole(env), lane, outer, first)
             case Lookup(b, lo, hi, key, start):
                 ends = [self.make(x) for x in (lo, hi, key)]
                 near = start is not None
@@ -160,6 +173,13 @@ class _Run(Maker):
     def scan(self, op: str, lane: Var, v: Value) -> Value:
         v = _wide(self.spread(v, (lane,)))
         return REDUCE[op].accumulate(v, axis=self.axis[lane], dtype=v.dtype)
+
+    def split(self, v: Value, lane: Var, outer: Var, inner: Var) -> Value:
+        """v at lane = outer * extent + inner"""
+        if self.extent[lane] != self.extent[outer] * self.extent[inner]:
+            raise ValueError(f"lane {lane.name} is not {outer.name} times {inner.name}")
+        at = self.env[outer] * self.extent[inner] + self.env[inner]
+        return np.take_along_axis(self.spread(v, (lane,)), at, axis=self.axis[lane])
 
     # --- statements -------------------------------------------------------------------------------
 

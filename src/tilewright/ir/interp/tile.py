@@ -96,6 +96,9 @@ class _Run(Maker):
             case tile.Trans(a):
                 inner = self.make(a)
                 return lambda env: self.matrix(inner(env)).T
+            case tile.Reshape(a, dims):
+                inner = self.make(a)
+                return lambda env: np.reshape(inner(env), self.shape(dims))
             case tile.Reduce(op, a, axis):
                 return self.along(e, lambda v: REDUCE[op].reduce(v, axis=axis, dtype=v.dtype))
             case tile.Scan(op, a, axis):
@@ -199,9 +202,10 @@ class _Run(Maker):
             case tile.Store() | tile.Atomic():
                 self.store(s)
             case tile.Arrive(v, b, at):
-                self.env[v] = self.fetch_add(b, at, 1)
-            case tile.FetchAdd(v, b, at, by):
-                self.env[v] = self.fetch_add(b, at, self.of(by))
+                self.env[v] = self.fetch_add(b, at, 1, True)
+            case tile.FetchAdd(v, b, at, by, mask):
+                keep = True if mask is None else self.of(mask)
+                self.env[v] = self.fetch_add(b, at, self.of(by), keep)
             case tile.Barrier():
                 pass
             case _:
@@ -246,12 +250,13 @@ class _Run(Maker):
         else:
             self.memory.scatter(s.buffer, at, value, mask, s)
 
-    def fetch_add(self, b: Any, at: Expr, by: Value) -> Value:
+    def fetch_add(self, b: Any, at: Expr, by: Value, keep: Value) -> Value:
         """One element after the other, as if the tile were a list."""
         places = np.asarray(self.of(at))
-        self.memory.check(b, places.reshape(-1), self.now)
+        keep = self.fitting(keep, places, "a mask")
+        self.memory.check(b, places[keep], self.now)
         old = np.zeros(places.shape, NUMPY[b.dtype])
-        for where in np.ndindex(places.shape):
+        for where in map(tuple, np.argwhere(keep)):
             old[where] = self.memory.data[b][places[where]]
             self.memory.data[b][places[where]] += np.broadcast_to(by, places.shape)[where]
         return old[()]

@@ -12,7 +12,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from tilewright.ir.expr import Bin, Cast, Const, Expr, LaneReduce, LaneScan, Load, Select, Un, Var
+from tilewright.ir.expr import (
+    Bin,
+    Cast,
+    Const,
+    Expr,
+    LaneReduce,
+    LaneScan,
+    LaneSplit,
+    Load,
+    Select,
+    Un,
+    Var,
+)
 from tilewright.ir.interp.common import BINARY, REDUCE, UNARY
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.text.expr import DTYPES, natural
@@ -187,6 +199,12 @@ class Reader:
         if name == "scan" and keys == {"along"}:
             op, a, lane = self.args(n, 2, "along")
             return LaneScan(self.reducer(op), self.var(lane), self.expr(a))
+        if name == "split" and keys == {"into"}:
+            a, lane, into = self.args(n, 2, "into")
+            two = self.several(into)
+            if len(two) != 2:
+                self.fail(n, f"`{ast.unparse(into)}` is not two lanes", "into=(outer, inner)")
+            return LaneSplit(self.expr(a), *map(self.var, (lane, *two)))
         if keys == {"over"}:
             a, lanes = self.args(n, 1, "over")
             over = tuple(self.var(v) for v in self.several(lanes))
@@ -195,7 +213,7 @@ class Reader:
             return Bin(PAIRS[name], *self.many(self.args(n, 2)))
         if name in UNARY:
             return Un(name, *self.many(self.args(n, 1)))
-        known = ", ".join(sorted({"where", "scan", *PAIRS, *UNARY}))
+        known = ", ".join(sorted({"where", "scan", "split", *PAIRS, *UNARY}))
         self.fail(n, f"{name}(...) is not known here", f"a dtype, {known}")
 
     def special(self, n: ast.Call) -> Expr | None:

@@ -62,6 +62,9 @@ class TileReader(NestReader):
                 return self.dot(n, args)
             case ast.Call(ast.Name("trans"), [a]):
                 return tile.Trans(self.expr(a))
+            case ast.Call(ast.Name("reshape"), [a, dims]):
+                made = tuple(self.dim(x) for x in self.several(dims))
+                return tile.Reshape(self.expr(a), made)
             case ast.Call(ast.Name("scan"), [op, a]) if set(keys) == {"axis"}:
                 return tile.Scan(self.reducer(op), self.expr(a), self.whole(keys["axis"]))
             case ast.Call(op, [a]) if set(keys) == {"axis"}:
@@ -152,10 +155,13 @@ class TileReader(NestReader):
                 return tile.Arrive(
                     self.set_tile(target, b.dtype, dims_of(where, self.known), told), b, where
                 )
-            case ast.Call(ast.Name("fetch_add"), [at, by]):
+            case ast.Call(ast.Name("fetch_add"), [at, by], keywords):
+                keys = {k.arg: k.value for k in keywords}
+                self.only(value, keys, "mask")
                 (b, where), add = self.one(at), self.expr(by)
+                mask = self.expr(keys["mask"]) if "mask" in keys else None
                 v = self.set_tile(target, b.dtype, dims_of(where, self.known), told)
-                return tile.FetchAdd(v, b, where, add)
+                return tile.FetchAdd(v, b, where, add, mask)
         e = self.expr(value)
         return tile.Set(self.set_tile(target, dtype_of(e), dims_of(e, self.known), told), e)
 

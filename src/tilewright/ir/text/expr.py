@@ -6,11 +6,12 @@ In: expressions. Out: Python expressions. What all stages share:
     a + b   a < b   a & b   ~a     and min(a, b), exp(a), where(c, a, b); f16(a) is a cast
     x[i, j]                        a load
     sum(a, over=n)                 over a lane (or over=(n, d));  scan(sum, a, along=n)
+    split(a, n, into=(p, q))       lane n of a seen as two lanes
 
 Stage I says `sum(j, a[i, j])` for a reduction over stored entries, `[1]` after it for its second result,
 and `maximum(a, b)` for the larger of two. Stages II and III have `find(key, a_indices[lo:hi])`, with
 `start=` where the search begins. Tile form has its own words (`load(x + i * n + f, mask=m, fill=0.0)`,
-`full`, `arange`, `dot` ...), and `a[:, None]` to line up.
+`full`, `arange`, `dot`, `reshape` ...), and `a[:, None]` to line up.
 A monoid accumulates in f32; another dtype is written behind it: `sum[f64]`.
 """
 
@@ -22,7 +23,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from tilewright.ir import coord, expr, loops, tile
-from tilewright.ir.expr import Bin, Cast, Const, LaneReduce, LaneScan, Load, Select, Un, Var
+from tilewright.ir.expr import (
+    Bin,
+    Cast,
+    Const,
+    LaneReduce,
+    LaneScan,
+    LaneSplit,
+    Load,
+    Select,
+    Un,
+    Var,
+)
 from tilewright.ir.monoid import Monoid
 from tilewright.support.names import clean
 
@@ -138,6 +150,9 @@ class Exprs:
                 return f"{op}({self.expr(a)}, over={self.listed(lanes)})"
             case LaneScan(op, lane, a):
                 return f"scan({op}, {self.expr(a)}, along={self.name(lane)})"
+            case LaneSplit(a, lane, p, q):
+                into = f"into={self.listed((p, q))}"
+                return f"split({self.expr(a)}, {self.name(lane)}, {into})"
         return self.stage_expr(e)
 
     def stage_expr(self, e: Any) -> str:
@@ -174,6 +189,8 @@ class Exprs:
                 return f"dot({made})" if d == home else f"dot({made}, {d})"
             case tile.Trans(a):
                 return f"trans({self.expr(a)})"
+            case tile.Reshape(a, dims):
+                return f"reshape({self.expr(a)}, [{', '.join(dims)}])"
             case tile.Reduce(op, a, axis):
                 return f"{op}({self.expr(a)}, axis={axis})"
             case tile.Scan(op, a, axis):
@@ -202,7 +219,7 @@ def dims_of(e: Any, known: dict[Any, tuple[str, ...]]) -> tuple[str, ...]:
             return known.get(e, ())
         case tile.Arange(dim):
             return (dim,)
-        case tile.Full(_, _, dims):
+        case tile.Full(_, _, dims) | tile.Reshape(_, dims):
             return dims
         case tile.Expand(_, have, want):
             return tuple(d if d in have else "1" for d in want)

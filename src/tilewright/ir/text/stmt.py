@@ -160,8 +160,9 @@ class Stmts(Exprs):
             case tile.Arrive(v, b, at):
                 made = self.pointer(b, (at,))
                 return [f"{self.target(v, b.dtype, dims_of(at, self.known))} = arrive({made})"]
-            case tile.FetchAdd(v, b, at, by):
+            case tile.FetchAdd(v, b, at, by, mask):
                 made = f"{self.pointer(b, (at,))}, {self.expr(by)}"
+                made += self.masked(b, mask, None, False)
                 return [f"{self.target(v, b.dtype, dims_of(at, self.known))} = fetch_add({made})"]
             case tile.Barrier():
                 return ["barrier()"]
