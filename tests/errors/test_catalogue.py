@@ -122,7 +122,7 @@ def nothing_assigned(m: pytest.MonkeyPatch, p: Path) -> None:
 @raises("duplicates")
 def searched_twice(m: pytest.MonkeyPatch, p: Path) -> None:
     at = torch.tensor([[0, 0], [1, 1], [2, 2]])
-    tw.einsum("kji->i", tw.SparseTensor.from_coords(at, torch.ones(2), (2, 3, 4), format="csf"))
+    tw.einsum("kji->ij", tw.SparseTensor.from_coords(at, torch.ones(2), (2, 3, 4), format="csf"))
 
 
 @raises("monoid")

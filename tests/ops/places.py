@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -25,6 +26,7 @@ PLACES = [
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 COMPILED = [pytest.param("c"), pytest.param("cuda", marks=pytest.mark.gpu)]
+TILED = "cuda" if GPU_RUN else "triton"  # the one of this run that Triton serves
 TRITON = [
     pytest.param("triton", marks=INTERPRETER),
     pytest.param("cuda", marks=pytest.mark.gpu),
@@ -70,6 +72,13 @@ def tiled(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def enter(name: str) -> Iterator[Place]:
+    with at(name) as place:
+        yield place
+
+
+@contextmanager
+def at(name: str) -> Iterator[Place]:
+    """A place without a fixture, for drawn examples."""
     place = Place(name)
     with backend(place.backend if place.device.type == "cpu" else "c"):
         yield place

@@ -15,13 +15,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tilewright as tw
+from tilewright.formats.bind import bind
+from tilewright.formats.storage import Spec
+from tilewright.ir.interp import run_coord, run_loops
+from tilewright.lowering.position import lower_to_position
 from tilewright.ops import again, kept
 from tilewright.ops.args import dense_text
 from tilewright.ops.backend import backend
+from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import Entry
 from tilewright.ops.packing import pack, packing
 from tilewright.ops.products import listed_product
 from tilewright.ops.ready import served
+from tilewright.ops.registry import template
 from tilewright.runtime.counters import counters
 
 # Kernels of ours, and operations of torch, of a warm call on a GPU.
@@ -119,6 +125,27 @@ def test_packed_product_at_stage(stage: str) -> None:
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("stage", ["coord", "loops"])
+def test_rows_that_are_not_named_begin_as_the_bias(stage: str) -> None:
+    """Both statements in one program: the second writes into what the first began."""
+    x, w, b = randn(7, 5), randn(4, 5, seed=2), randn(4, seed=3)
+    rows = torch.tensor([4, 1, 6, 0], dtype=torch.int32)
+    count = torch.tensor([2], dtype=torch.int32)
+    held = {"x": x, "w": w, "i_list": rows, "i_count": count, "b": b}
+    t = template(listed_product("i", biased=True)).traced
+    types = {n: Spec("dense", name_of(v.dtype), v.dim()) for n, v in held.items()}
+    bound = bind(t, types)
+    arrays = {n: v.numpy() for n, v in held.items()}
+    sizes = {r.size: arrays[r.array].shape[r.dim] for r in bound.rules}
+    if stage == "coord":
+        got = run_coord(bound.program, arrays, sizes)["y"]
+    else:
+        got = run_loops(lower_to_position(bound.program), arrays, sizes)["y"]
+    want = b.expand(7, 4).clone()
+    want[[4, 1]] += x[[4, 1]] @ w.T
+    np.testing.assert_allclose(got.reshape(7, 4), want.numpy(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("size", [0, 16])
 def test_packing(size: int, where: Place) -> None:
     """One list for all rows, or one for each group; x in any layout; NaN where no list leads is not read."""
@@ -189,12 +216,15 @@ def test_some_tensors_are_not_kept(triton: object) -> None:
 
 
 @INTERPRETER
-def test_gradients_reach_a_weight_that_is_kept(triton: object) -> None:
+def test_a_weight_in_training_is_not_kept(triton: object) -> None:
+    kept.forget()
     w = randn(8, 6).requires_grad_()
-    for _ in range(2):
-        (g,) = torch.autograd.grad((kept.k_major(w, again=True) * 3.0).sum(), w)
-        torch.testing.assert_close(g, torch.full((8, 6), 3.0))
-    assert not kept.k_major(w.detach(), again=True).requires_grad
+    (g,) = torch.autograd.grad((kept.k_major(w, again=True) * 3.0).sum(), w)
+    torch.testing.assert_close(g, torch.full((8, 6), 3.0))
+    assert not kept._COPIES
+    with torch.no_grad():
+        assert not kept.k_major(w, again=True).requires_grad
+    assert len(kept._COPIES) == 1
 
 
 @INTERPRETER

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.places import Place
+from ops.places import INTERPRETER, Place
 
 import tilewright as tw
 from tilewright.ops import formats, tuning
@@ -162,6 +162,7 @@ def test_searched_for_real_on_the_cpu() -> None:
     assert record is not None and not record.how["failed"]
 
 
+@INTERPRETER
 def test_the_cold_plan_takes_blocks_where_that_is_clearly_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,13 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.matrices import TOLERANCE
-from ops.places import TRITON, Place
+from ops.places import TILED, Place, at
 from torch import Tensor
 from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright.formats.merge import merged, rows_of
-from tilewright.ops.backend import backend
 from tilewright.ops.plans import work_list_of
 from tilewright.ops.ready import served
 from tilewright.support.errors import TilewrightError
@@ -74,19 +73,21 @@ def test_any_parts_in_one_launch(case: tuple[Any, ...]) -> None:
     x = torch.randn(m, width, generator=torch.Generator().manual_seed(1)).to(dtype)
     x[m - 2 :] = torch.nan
     want = expected(a, n, x, reduce)
-    parts = tw.SparseTensor.from_coo(*a, (n, m)).decompose(*(r for k in rules for r in ALIKE[k]))
-    places = [("triton", None), ("triton", SETTING), ("c", None)]
-    for place, setting in places if width == 3 else places[:2]:  # C is compiled for each width
-        with backend(place), served() as kernels:
+    whole = tw.SparseTensor.from_coo(*a, (n, m))
+    places = [(TILED, None), (TILED, SETTING), ("c", None)]
+    for name, setting in places if width == 3 else places[:2]:  # C is compiled for each width
+        with at(name) as place, served() as kernels:
+            parts = whole.to(place.device).decompose(*(r for k in rules for r in ALIKE[k]))
+            given = x.to(place.device)
             if setting is None:
-                got = tw.spmm(parts, x, reduce=reduce)
+                got = tw.spmm(parts, given, reduce=reduce)
             else:
-                plan = tw.spmm.plan(parts, x, setting, reduce=reduce)
+                plan = tw.spmm.plan(parts, given, setting, reduce=reduce)
                 plan.launch()
                 plan.launch()  # counters are left as they were found
                 got = plan.out
         assert len(kernels) <= 1
-        torch.testing.assert_close(got.double(), want, **TOLERANCE[dtype])
+        torch.testing.assert_close(got.double().cpu(), want, **TOLERANCE[dtype])
 
 
 @settings(max_examples=8, deadline=None)
@@ -98,12 +99,13 @@ def test_ranges_of_columns_of_any_matrix(case: tuple[Any, ...], columns: int) ->
     x = torch.randn(m, width, generator=torch.Generator().manual_seed(1)).to(dtype)
     order = torch.argsort(a[0] * m + a[1], stable=True)
     csr = tw.SparseTensor.from_coo(*(t[order] for t in a), (n, m)).to_format("csr")
-    with backend("triton"):
-        plan = tw.spmm.plan(csr, x, {**SETTING, "columns": columns}, reduce=reduce)
+    with at(TILED) as place:
+        csr, given = csr.to(place.device), x.to(place.device)
+        plan = tw.spmm.plan(csr, given, {**SETTING, "columns": columns}, reduce=reduce)
         plan.launch()
         plan.launch()
     want = expected(a, n, x, reduce)
-    torch.testing.assert_close(plan.out.double(), want, **TOLERANCE[dtype])
+    torch.testing.assert_close(plan.out.double().cpu(), want, **TOLERANCE[dtype])
 
 
 def graph(place: Place, dtype: torch.dtype = torch.float32) -> tw.SparseTensor:
@@ -163,20 +165,17 @@ def test_made_once(fast: Place) -> None:
     assert merged(a.structure) is first
 
 
-@pytest.mark.parametrize("place", TRITON)
-def test_pieces_of_ranges_are_combined_in_order(place: str) -> None:
+def test_pieces_of_ranges_are_combined_in_order(tiled: Place) -> None:
     """Groups of short rows and cut long ones share rows between units; two runs give the same bits."""
-    device = Place(place).device
-    with backend("triton"):
-        a = graph(Place(place)).decompose(R.hyb(3, 2))
-        s, setting = merged(a.structure), {**SETTING, "columns": 3}
-        pieces = work_list_of(s, setting).units[:, 2]
-        assert int(pieces.min()) == -3 and int(pieces.max()) > 3
-        plan = tw.spmm.plan(a, torch.randn(30, 20, device=device), setting)
-        plan.launch()
-        first = plan.out.clone()
-        plan.launch()
-        assert torch.equal(plan.out, first)
+    a = graph(tiled).decompose(R.hyb(3, 2))
+    s, setting = merged(a.structure), {**SETTING, "columns": 3}
+    pieces = work_list_of(s, setting).units[:, 2]
+    assert int(pieces.min()) == -3 and int(pieces.max()) > 3
+    plan = tw.spmm.plan(a, torch.randn(30, 20, device=tiled.device), setting)
+    plan.launch()
+    first = plan.out.clone()
+    plan.launch()
+    assert torch.equal(plan.out, first)
 
 
 def test_columns_in_no_order_are_not_cut(tiled: Place) -> None:

@@ -11,6 +11,7 @@ from ops.matrices import matrix, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.ops.args import dense_text
 from tilewright.ops.attention import _call as attention_call
 from tilewright.ops.grouped_matmul import _call as grouped_call
 from tilewright.ops.linear import _call as linear_call
@@ -51,10 +52,10 @@ def listed(size: int, place: Place, grad: bool) -> tuple[Any, ...]:
     x, w = (randn(n, 5, seed=n, device=place.device) for n in (10, 4))
     index = tw.Index.from_values(x > 1, (size or 1, 1 if size else None), grouped=size > 0)
     axis = "k" if size else "i"
-    lists = {f"{axis}_list": index.positions, f"{axis}_count": index.counts}
-    return listed_call(
-        listed_product(axis, 1, size), x.requires_grad_(grad), w.requires_grad_(grad), lists
-    )
+    given = {"x": x.requires_grad_(grad), "w": w.requires_grad_(grad)}
+    given |= {f"{axis}_list": index.positions, f"{axis}_count": index.counts}
+    given["b"] = randn(4, seed=7, device=place.device).requires_grad_(grad)
+    return listed_call(listed_product(axis, 1, size, biased=True), given)
 
 
 def attention(prepared: bool, place: Place, grad: bool) -> tuple[Any, ...]:
@@ -72,7 +73,8 @@ def grouped(place: Place, grad: bool) -> tuple[Any, ...]:
         randn(*n, seed=1, device=place.device).requires_grad_(grad) for n in ((6, 5), (3, 5, 4))
     )
     ids = torch.tensor([[0, 2], [2, 1], [0, 0], [1, 2], [-1, 0], [2, 2]], device=place.device)
-    return grouped_call(x, w, tw.Index.from_choices(ids, 3))
+    name, given, ints = grouped_call(x, w, tw.Index.from_choices(ids, 3))
+    return dense_text(name, given), list(given.values()), ints("", [])
 
 
 CALLS: dict[str, Callable[[Place, bool], tuple[Any, ...]]] = {

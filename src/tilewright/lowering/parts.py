@@ -19,7 +19,7 @@ from dataclasses import replace
 from tilewright.analysis.domain import spatial_lead
 from tilewright.ir import coord
 from tilewright.ir.coord import Assign, Reduce, Tensor
-from tilewright.ir.drive import lead, rounds, stored
+from tilewright.ir.drive import lead, rounds, stored, structure
 from tilewright.ir.expr import Load
 from tilewright.ir.node import substitute, walk
 
@@ -66,8 +66,9 @@ def _rows_first(t: Tensor) -> bool:
 
 
 def _listed(t: Tensor) -> bool:
-    """Whether rows have their own lengths: pieces of one are stored once, so that nothing is added to."""
-    return any(ax.extent == "variable" for ax in t.axes[1:])
+    """Whether it is a list of rows of their own lengths: those come first, since a row in pieces is stored once."""
+    path = structure(t)
+    return len(path) == 2 and path[1].extent == "variable"
 
 
 def _over(p: coord.Program, s: Assign, nth: int) -> coord.Program:

@@ -67,7 +67,8 @@ class Entry:
         made: dict[str, Tensor] = {}
         for step in self.steps:
             begun = [made[n] for n in step.traced.outputs if n in made]  # by an earlier statement
-            outs = step(pool, ints, self.floats_of(step, floats), begun or None)
+            mine = self.floats_of(step, floats)
+            outs = step(pool, ints, mine, begun) if begun else step(pool, ints, mine)
             for t, o in zip(step.bound.program.outputs, outs, strict=True):
                 if t.name not in made:
                     pool.append(o)

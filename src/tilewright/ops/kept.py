@@ -7,8 +7,10 @@ In: a tensor that comes again unchanged. Out: the copy that was made of it, or a
 A copy is found by the storage of the tensor, with offset, shape, strides and dtype, and by the stream that made it; it
 is right for the version that it saw, so that a change in place is noticed. A weak reference to the storage keeps its
 address from being another's, and nothing of it alive; copies of storages that are gone are dropped when another one is
-made. A weight that is used so takes twice its memory. While a CUDA graph is captured, inside torch.compile, and for
-tensors without a version nothing is kept: the copy is then a part of the call.
+made. A weight that is used so takes twice its memory. Where gradients are asked for, while a CUDA graph is captured,
+inside torch.compile, and for tensors without a version nothing is kept: the copy is then a part of the call.
+
+A change that torch does not count, through `w.data` or by another library's kernel, is not seen: `forget()` after it.
 """
 
 from __future__ import annotations
@@ -36,24 +38,10 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
     """The same matrix [rows, k] with all rows of one k side by side, as GPUs gather k's. again: it will come again."""
     if backend_of(t.device) != "triton" or t.stride(0) == 1:
         return t
-    if not again or not keeps(t) or t.is_inference():
+    trained = t.requires_grad and torch.is_grad_enabled()
+    if not again or trained or t.is_inference() or not keeps(t):
         return t.t().contiguous().t()
-    if t.requires_grad and torch.is_grad_enabled():
-        made: Tensor = _Copy.apply(t)
-        return made
     return _copy(t)
-
-
-class _Copy(torch.autograd.Function):
-    """The copy that is kept; its gradient is the tensor's own."""
-
-    @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
-        return _copy(t).view(t.shape)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0]
 
 
 def _copy(t: Tensor) -> Tensor:

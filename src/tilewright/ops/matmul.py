@@ -31,8 +31,7 @@ def matmul(a: Tensor, b: Tensor, *, sparse: Any = None) -> Tensor:
     A tw.Index of a (rows, k's, or k's for each group of rows) or of b (k's or columns; where the shapes are the same it
     is one of a): what is not named counts as 0, and is no part of the computation: it gets no gradient.
 
-    Nothing waits for the device. On a GPU k's are gathered from a [k, m] in memory: pass a.t() of such a tensor, or one
-    is made.
+    Nothing waits for the device.
 
     >>> y = matmul(torch.relu(h), w, sparse="k")
     """
