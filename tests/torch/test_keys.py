@@ -57,8 +57,8 @@ def some_k(rows: int, cols: int, width: int) -> tuple[Any, ...]:
     """Lists of other lengths, of other groups: nothing that a kernel is made for."""
     x = randn(rows + cols, width)
     index = tw.Index.from_values(x > 1, (16, 1), grouped=True)
-    lists = {"k_list": index.positions, "k_count": index.counts}
-    return listed_call(listed_product("k", 1, 16), x, randn(24, width), lists)
+    given = {"x": x, "w": randn(24, width), "k_list": index.positions, "k_count": index.counts}
+    return listed_call(listed_product("k", 1, 16), given)
 
 
 def blocks(rows: int, cols: int, width: int) -> tuple[Any, ...]:

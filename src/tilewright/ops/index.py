@@ -186,12 +186,15 @@ class Index:
 _LENGTHS, _CHOICES = (register(trace(p)).traced.name for p in (lengths, choices))
 
 
+DETECTORS: dict[str, Callable[..., Traced]] = {"tiles": tiles, "flags": flags, "raised": raised}
+
+
 @cache
-def _registered(program: Callable[..., Traced], *asked: int) -> str:
-    return register(program(*asked)).traced.name
+def _registered(program: str, *asked: int) -> str:
+    return register(DETECTORS[program](*asked)).traced.name
 
 
-def _name(program: Callable[..., Traced], *asked: int) -> str:
+def _name(program: str, *asked: int) -> str:
     """The name of a detector; a constant to torch.compile."""
     return _registered(program, *asked)
 
@@ -223,10 +226,10 @@ def _detector(
         raise error("argument", where=where, name="tile", got=grid, expected=expected)
     rows, columns = (0 if t is None else t for t in tile)
     if ordered and rows * columns != 1 and backend == "triton":
-        return _name(flags, rows or SPLIT, columns, above, grouped)
+        return _name("flags", rows or SPLIT, columns, above, grouped)
     chunk = chunk_of(grid[0] if tile[0] is not None else grid[1])
     chunk = chunk if ordered and not grouped else 1
-    return _name(tiles, rows, columns, grouped, ordered, chunk, above)
+    return _name("tiles", rows, columns, grouped, ordered, chunk, above)
 
 
 _known_detector = lru_cache(4096)(_detector)
@@ -235,9 +238,9 @@ _known_detector = lru_cache(4096)(_detector)
 def _raised(seen: Tensor, shape: tuple[int, ...], tile: Tile) -> Index:
     """The list of what flags name; of whole columns there is a flag for each part of one."""
     if tile[0] is None:
-        (seen,) = again(_name(flags, 0, 1), {"x": seen}, _few)
+        (seen,) = again(_name("flags", 0, 1), {"x": seen}, _few)
     chunk = raised_by(seen.numel())
-    outs = again(_name(raised, chunk), {"seen": seen.reshape(-1)}, _few)
+    outs = again(_name("raised", chunk), {"seen": seen.reshape(-1)}, _few)
     return Index(outs[0], last_of(outs[1]) if chunk else outs[1], shape, tile)
 
 
