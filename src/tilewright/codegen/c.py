@@ -234,7 +234,8 @@ class _Printer:
                 out.append(f"{TYPES[v.dtype]} {v.name}{self.shape(ls)};")
                 out += self.over(ls, [f"{self.name(v)} = {self.expr(ident)};"], ())
             else:
-                out.append(f"{TYPES[v.dtype]} {v.name} = {self.expr(ident)};")
+                kind = "int" if m.name in EVERY else TYPES[v.dtype]  # gcc makes vectors of those
+                out.append(f"{kind} {v.name} = {self.expr(ident)};")
         return out
 
     def folded(self, state: tuple[Var, ...], lanes: tuple[Var, ...]) -> tuple[Var, ...]:
@@ -303,7 +304,7 @@ class _Printer:
         line = f"{self.name(v)} = {self.expr(made)};"
         if m.name == "sum" and isinstance(made, Bin) and made.a is v:
             line = f"{self.name(v)} += {self.expr(made.b)};"
-        if mine and m.name in EVERY and isinstance(made, Bin) and made.a is v:
+        if m.name in EVERY and isinstance(made, Bin) and made.a is v:
             line = f"{self.name(v)} {made.op}= {self.expr(made.b)};"  # no branch in vectors
         simd = m.name == "sum" and folded and not mine
         pragma = [f"#pragma omp simd reduction(+:{v.name})"] if simd else []

@@ -34,8 +34,7 @@ class Family:
     grouped: bool = False  # a list for each row of micro-tiles, not one of all
 
     def detect(self, x: Tensor) -> Index:
-        ordered = self.grouped or backend_of(x.device) == "triton"
-        return Index.from_values(x, self.tile, grouped=self.grouped, ordered=ordered)
+        return Index.from_values(x, self.tile, grouped=self.grouped)
 
 
 def _listed(x: Tensor, w: Tensor, index: Index, b: Tensor | None = None) -> Tensor:

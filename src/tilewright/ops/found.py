@@ -9,8 +9,8 @@ whole product: nothing but zeros is skipped.
 
     y = found_product("k", x, w, b)
 
-What a list of k's names is packed, unless x has its k's side by side already. On GPUs lists are made of flags; those of
-very many rows come in any order.
+What a list of k's names is packed, unless x has its k's side by side already. Lists of rows, and all of them
+on GPUs, are made of flags; those of very many rows come in any order.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     given = {"x": x, "w": k_major(w, again=True) if axis == "k" else w}
     if b is not None:
         given["b"] = b
-    few = axis == "k" or (w if axis == "n" else x).shape[0] <= ALONE
-    flagged = few and backend_of(x.device) == "triton"
+    flagged = backend_of(x.device) == "triton"
+    if axis != "k":  # a branch to torch.compile
+        flagged = True if (w if axis == "n" else x).shape[0] <= ALONE else False  # noqa: SIM210
     name, before = _program(axis, packed, b is not None, flagged)
     return again(name, given, lambda *_: _settings(axis, x, before))[0]
 

@@ -225,7 +225,8 @@ def _detector(
         expected = f"fewer than {MOST} micro-tiles"
         raise error("argument", where=where, name="tile", got=grid, expected=expected)
     rows, columns = (0 if t is None else t for t in tile)
-    if ordered and rows * columns != 1 and backend == "triton":
+    by_flags = columns == 0 or (rows * columns != 1 and backend == "triton")
+    if ordered and by_flags:
         return _name("flags", rows or SPLIT, columns, above, grouped)
     chunk = chunk_of(grid[0] if tile[0] is not None else grid[1])
     chunk = chunk if ordered and not grouped else 1

@@ -205,7 +205,7 @@ class Statement:
         lists = {n.at.buffer for n in walk(p.body) if isinstance(n, Listed)}
         widths: dict[str, None] = {}
         for t in p.tensors:
-            listing = t in lists or (len(t.shape) == 1 and t.dtype in ("i32", "i64"))
+            listing = t in lists or (len(t.shape) == 1 and t.dtype in ("i32", "i64", "u8"))
             if t.role == "in" and not t.sparse and t.shape and not listing:
                 arg = self.args.get(t.name)
                 unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided

@@ -10,7 +10,8 @@ A detector is one `append`. Ordered lists need to know where each part begins: p
 program of its own, then put one behind the other (`start`). No launch waits for the host.
 
 `flags` says of each micro-tile whether it holds something, all of them side by side; a list is then made of the flags.
-GPUs do that: where lists are few, their programs alone would not keep memory busy.
+Whole rows are found so, and on GPUs all micro-tiles of several elements: where lists are few, their programs alone
+would not keep memory busy.
 
     tiles(8, 32)     append(found, count, nth(I, K), over=(I, K), where=any((i, k), x[i, k] != 0)), i within 8 of I ...
 """
