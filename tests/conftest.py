@@ -10,6 +10,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -30,6 +31,7 @@ import torch  # noqa: E402
 from tilewright import driver  # noqa: E402
 from tilewright.ir import flat  # noqa: E402
 from tilewright.schedule.record import apply, parse_steps, show_steps  # noqa: E402
+from tilewright.tune import store  # noqa: E402
 
 torch.set_num_threads(2)
 
@@ -90,3 +92,12 @@ def seeds() -> None:
 def accept(request: pytest.FixtureRequest) -> bool:
     """True when golden files are to be rewritten."""
     return bool(request.config.getoption("--accept"))
+
+
+@pytest.fixture
+def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A database of the test's own; kernels stay in the common cache."""
+    monkeypatch.setattr(store, "root", lambda: tmp_path / "plans")
+    store.forget()
+    yield
+    store.forget()

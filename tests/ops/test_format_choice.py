@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,13 +22,7 @@ LISTS = {"rows": 4, "unroll": 2, "long": 16, "chunk": 64, "warps": 1}
 BLOCK = 16
 
 
-@pytest.fixture(autouse=True)
-def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A database of the test's own; kernels stay in the common cache."""
-    monkeypatch.setattr(store, "root", lambda: tmp_path / "plans")
-    store.forget()
-    yield
-    store.forget()
+pytestmark = pytest.mark.usefixtures("own_plans")
 
 
 @tw.program

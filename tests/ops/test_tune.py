@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,13 +25,7 @@ C_SETTING = {"width": 64, "prefetch": 0, "grain": 16}
 LISTS = {"rows": 4, "unroll": 2, "long": 16, "chunk": 64, "warps": 1}
 
 
-@pytest.fixture(autouse=True)
-def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A database of the test's own; kernels stay in the common cache."""
-    monkeypatch.setattr(store, "root", lambda: tmp_path / "plans")
-    store.forget()
-    yield
-    store.forget()
+pytestmark = pytest.mark.usefixtures("own_plans")
 
 
 @tw.program

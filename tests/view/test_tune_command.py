@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tilewright import cli
-from tilewright.tune import store
 
-
-@pytest.fixture(autouse=True)
-def own_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(store, "root", lambda: tmp_path / "plans")
-    store.forget()
-    yield
-    store.forget()
+pytestmark = pytest.mark.usefixtures("own_plans")
 
 
 @pytest.fixture
