@@ -53,7 +53,7 @@ PINNED: dict[str, tuple[int, str]] = {
     "grouped_matmul, 1 slots": (1, "zero_"),
     "grouped_matmul, 2 slots": (1, "zero_"),
     "grouped_matmul, 2 slots, and gradients": (4, "zero_ zero_"),
-    "from_mask": (2, ""),
+    "from_mask": (1, ""),
     "from_lengths": (2, ""),
     "from_choices": (2, ""),
     "from_values ordered": (2, ""),

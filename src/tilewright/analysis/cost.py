@@ -34,7 +34,18 @@ from tilewright.ir.expr import (
 from tilewright.ir.monoid import apply
 from tilewright.ir.node import Node, is_named, parts
 
-BYTES = {"b1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+BYTES = {
+    "b1": 1,
+    "u8": 1,
+    "i8": 1,
+    "i16": 2,
+    "i32": 4,
+    "i64": 8,
+    "f16": 2,
+    "bf16": 2,
+    "f32": 4,
+    "f64": 8,
+}
 ARITHMETIC = ("+", "-", "*", "/", "min", "max")
 
 

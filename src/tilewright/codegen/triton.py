@@ -114,7 +114,7 @@ class _Printer:
                 return [f'{v.name} = tl.atomic_add({self.pointer(b, (at,))}, 1, sem="acq_rel")']
             case tile.FetchAdd(v, b, at, by, mask):
                 where = f"{self.pointer(b, (at,))}, {self.expr(by)}{self.mask(mask)}"
-                return [f"{v.name} = tl.atomic_add({where})"]
+                return [f'{v.name} = tl.atomic_add({where}, sem="relaxed")']
             case tile.Barrier():
                 return ["tl.debug_barrier()"]
         raise TypeError(f"no Triton text for {type(s).__name__}")

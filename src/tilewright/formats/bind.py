@@ -18,7 +18,17 @@ from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Met, Reduce, Stored, Tensor
 from tilewright.ir.drive import held, key_of, lead, rank, stored, structure
-from tilewright.ir.expr import INTS, Buffer, Const, Expr, Load, Var, compute_dtype, promote
+from tilewright.ir.expr import (
+    INTS,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    compute_dtype,
+    promote,
+)
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
@@ -281,8 +291,18 @@ class _Bind:
 
     def reduce_dtype(self, n: Any) -> Any:
         if isinstance(n, Reduce) and n.monoid.name in monoids(self.acc):
-            return Reduce(rebind(n.monoid, self.acc), n.over, n.args, n.part)
+            d = "i64" if all(map(self.counts, n.args)) else self.acc
+            return Reduce(rebind(n.monoid, d), n.over, n.args, n.part)
         return None
+
+    def counts(self, e: Expr) -> bool:
+        """Whether a value is one of those that the program declared whole numbers, or 0."""
+        match e:
+            case Load(buffer):
+                return dict(self.traced.typed).get(buffer.name) in INTS
+            case Select(_, a, Const(0)):
+                return self.counts(a)
+        return False
 
     def output(self, s: coord.Assign, target: Load, value: Expr) -> Tensor:
         name = target.buffer.name

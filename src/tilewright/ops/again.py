@@ -27,23 +27,28 @@ _KINDS: dict[Any, Kind] = {}
 
 
 def again(
-    program: str, given: Mapping[str, Tensor], ints: Ints, floats: Sequence[float] = ()
+    program: str,
+    given: Mapping[str, Tensor],
+    ints: Ints,
+    floats: Sequence[float] = (),
+    kind: tuple[int, ...] = (),
 ) -> list[Tensor]:
-    """The outputs. ints: from the program's text and its tensors, asked when the kind is new"""
+    """The outputs. ints: from the program's text and its tensors, asked when the kind is new. kind: what they depend on
+    besides"""
     tensors = list(given.values())
     if not eager() or not ordinary(tensors):
         text = dense_text(program, given)
         return run(text, tensors, ints(text, tensors), floats)
-    key = (program, tensors[0].device, cpu_backend(), precision(), *map(_told, tensors))
-    kind = _KINDS.get(key)
-    if kind is None:
+    key = (program, kind, tensors[0].device, cpu_backend(), precision(), *map(_told, tensors))
+    known = _KINDS.get(key)
+    if known is None:
         if len(_KINDS) >= REMEMBERED:
             _KINDS.clear()
         text = dense_text(program, given)
-        kind = _KINDS[key] = Kind(text, ints(text, tensors))
+        known = _KINDS[key] = Kind(text, ints(text, tensors))
     if wants_grad(tensors):
-        return run_with_grad(kind.text, tensors, kind.ints, floats)
-    return kind(tensors, floats)
+        return run_with_grad(known.text, tensors, known.ints, floats)
+    return known(tensors, floats)
 
 
 def _told(t: Tensor) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ every eighth. On a GPU the numbers arrive while later calls run, so the first ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -27,7 +27,7 @@ from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
 from tilewright.ops.library import plainly, wants_grad
 from tilewright.ops.linear import check_operands, linear
-from tilewright.pit.choice import Chooser, Site
+from tilewright.pit.choice import Chooser, Site, Statistics
 from tilewright.pit.tiles import Costs, costs_of, estimated
 from tilewright.pit.watch import Watch
 from tilewright.support.errors import error
@@ -113,6 +113,14 @@ class _Place:
     watch: Watch
     device: torch.device
     family: Family | None = None
+    expected: int = 0  # positions, by the numbers that the choice was made from
+
+    def choose(self, seen: Statistics) -> None:
+        self.family = FAMILIES.get(CHOOSER(self.site, seen))
+        self.expected = seen[self.family.name].kept if self.family is not None else 0
+
+    def expecting(self, index: Index) -> Index:
+        return replace(index, expected=self.expected)
 
 
 _PLACES: dict[Any, _Place] = {}
@@ -153,12 +161,16 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
     place = _place(x, w)
     watch = place.watch
     if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return None if place.family is None else (place.family, place.family.detect(x))
+        return (
+            None
+            if place.family is None
+            else (place.family, place.expecting(place.family.detect(x)))
+        )
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
     for name, made in found.items():
         _tell(watch, name, made)
     if watch.news():
-        place.family = FAMILIES.get(CHOOSER(place.site, watch.seen()))
+        place.choose(watch.seen())
     family = place.family
     if family is None:
         return None
@@ -167,7 +179,7 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
         index = family.detect(x)
         if watch.telling():
             _tell(watch, family.name, index)
-    return family, index
+    return family, place.expecting(index)
 
 
 def _tell(watch: Watch, family: str, index: Index) -> None:

@@ -30,11 +30,11 @@ from tilewright.ops.index import FEW
 from tilewright.ops.kept import k_major
 from tilewright.ops.packing import from_packed, packing
 from tilewright.ops.products import (
-    K_LISTS,
     PRODUCT,
     TO_W,
     TO_X,
     biased_gradient,
+    k_lists,
     usual,
     with_bias,
 )
@@ -58,15 +58,15 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     if axis != "k":  # a branch to torch.compile
         flagged = True if (w if axis == "n" else x).shape[0] <= ALONE else False  # noqa: SIM210
     name, before = _program(axis, packed, b is not None, flagged)
-    return again(name, given, lambda *_: _settings(axis, x, before))[0]
+    return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before))[0]
 
 
-def _settings(axis: str, x: Tensor, before: int) -> list[int]:
+def _settings(axis: str, x: Tensor, columns: int, before: int) -> list[int]:
     """One for each statement, the product's after those before it; on a CPU one for all."""
     if backend_of(x.device) == "c":
         return [FEW]
-    setting = usual(x, x.shape[0])
-    return [*[0] * before, pack(K_LISTS if setting and axis == "k" else setting)]
+    setting = usual(x, x.shape[0], columns)
+    return [*[0] * before, pack(k_lists(GROUP, 1) if setting and axis == "k" else setting)]
 
 
 def _program(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[str, int]:

@@ -43,6 +43,7 @@ MOST = 1 << 31
 FEW = pack(
     COptions(grain=4).setting
 )  # groups, each with much to look at, that a thread takes at once
+ONE_WARP = pack({"warps": 1})  # which need not wait for another to number what it finds
 Tile = tuple[int | None, int | None]
 
 
@@ -54,7 +55,8 @@ class Index:
     positions: [groups, room], counts: [groups]  a list in each row, of columns of micro-tiles
     positions: [room], ends: [groups]            lists one behind the other; ends[g] is where g ends
 
-    tile: rows and columns of a micro-tile, None for all. shape: of what was looked at.
+    tile: rows and columns of a micro-tile, None for all. shape: of what was looked at. expected: about how many
+    positions there are, 0 where nobody knows; tiles of products are chosen for so many, results do not depend on it.
     """
 
     positions: Tensor
@@ -63,6 +65,7 @@ class Index:
     tile: Tile = (1, 1)
     ordered: bool = True
     ends: Tensor | None = None
+    expected: int = 0
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -127,8 +130,11 @@ class Index:
         shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
         detector = _known_detector if eager() else _detector
         name = detector(shape, x.dtype, tile, grouped, ordered, above, backend_of(x.device))
-        x = x.detach().view(torch.uint8) if x.dtype == torch.bool else x.detach()
-        outs = again(name, {"x": x}, _few, [threshold] if above else [])
+        x = _bytes(x.detach())
+        if name.startswith("raised"):
+            return _raised(x, shape, tile)
+        asked = _alone if tile == (1, 1) and not ordered else _few
+        outs = again(name, {"x": x}, asked, [threshold] if above else [])
         if name.startswith("flags") and not grouped:
             return _raised(outs[0], shape, tile)
         if grouped or not ordered:
@@ -228,12 +234,18 @@ def _detector(
     by_flags = columns == 0 or (rows * columns != 1 and backend == "triton")
     if ordered and by_flags:
         return _name("flags", rows or SPLIT, columns, above, grouped)
+    if ordered and rows * columns == 1 and backend == "triton" and not (grouped or above):
+        return _name("raised", raised_by(_product(grid)))  # values are flags themselves
     chunk = chunk_of(grid[0] if tile[0] is not None else grid[1])
     chunk = chunk if ordered and not grouped else 1
     return _name("tiles", rows, columns, grouped, ordered, chunk, above)
 
 
 _known_detector = lru_cache(4096)(_detector)
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.view(torch.uint8) if x.dtype == torch.bool else x
 
 
 def _raised(seen: Tensor, shape: tuple[int, ...], tile: Tile) -> Index:
@@ -253,6 +265,10 @@ def grid_of(shape: tuple[int, ...], tile: Tile) -> tuple[int, ...]:
 def last_of(ends: Tensor) -> Tensor:
     """Where the last list ends: how many entries there are in all."""
     return ends[-1:] if len(ends) else ends.new_zeros(1)
+
+
+def _alone(_: str, held: list[Tensor]) -> list[int]:
+    return [ONE_WARP] if backend_of(held[0].device) == "triton" else [FEW]
 
 
 def _few(_: str, held: list[Tensor]) -> list[int]:

@@ -142,13 +142,15 @@ def _call(
     given = {"x": x, "w": w, "rows": rows}
     text = known_text(_ROWS.traced.name, given)
     if setting is None and torch.compiler.is_compiling():
-        setting = usual(x, rows.shape[0])
+        setting = usual(x, rows.shape[0], w.shape[0])
     elif setting is None:
         many = rows.shape[0].bit_length()
         at = (text, x.shape, w.shape[0], many, x.get_device(), cpu_backend())
         choice = DENSE.get(at)
         if choice is None:
-            choice = chosen(DENSE, at, text, [x, w, rows], None, usual(x, rows.shape[0]))
+            choice = chosen(
+                DENSE, at, text, [x, w, rows], None, usual(x, rows.shape[0], w.shape[0])
+            )
         setting = choice.setting
     if b is not None:
         given["b"] = b

@@ -67,7 +67,7 @@ def linear_relu(
     ordered = ordered or torch.are_deterministic_algorithms_enabled()
     name = _layer(rows, columns, by_k, b is not None, ordered)
     text = program_text(name, tuple(dense_arg(n, t) for n, t in given.items()))
-    setting = usual(flat, flat.shape[0])
+    setting = usual(flat, flat.shape[0], w.shape[0])
     h, found, counts = run(text, list(given.values()), [pack(setting)] if setting else [])
     h = h.t() if by_k else h
     index = Index(found, counts, (flat.shape[0], w.shape[0]), (rows, columns), ordered)

@@ -32,12 +32,13 @@ class Pattern:
     counts: Tensor
     tile: int = 1
     size: int = 0
+    expected: int = 0  # rows, if known
 
     def times(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         """x @ w.T + b over the lists. x: [rows, k]; w: [n, k]; b: [n]"""
         if b is not None and not x.dtype == w.dtype == b.dtype:
-            return times(*self.program(x, w), self.tile) + b
-        return times(*self.program(x, w, b), self.tile)
+            return times(*self.program(x, w), self.tile, self.expected) + b
+        return times(*self.program(x, w, b), self.tile, self.expected)
 
     def call(
         self, x: Tensor, w: Tensor, setting: Setting | None = None
@@ -79,7 +80,8 @@ class Pattern:
             ok = tuple(shape) == tuple(x.shape)
         elif k is None:
             assert rows is not None
-            made, ok = Pattern("i", index.positions, counts, rows), shape[0] == x.shape[0]
+            made = Pattern("i", index.positions, counts, rows, expected=index.expected * rows)
+            ok = shape[0] == x.shape[0]
         elif rows is None:
             made, ok = Pattern("k", index.positions, counts, k), shape[1] == x.shape[1]
         else:

@@ -37,12 +37,16 @@ from tilewright.pit.compact import Group, compact
 from tilewright.schedule.options import Setting
 
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
-SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
-# The list is read ahead of what it names, which takes two of the stages.
-K_LISTS: Setting = {**LARGE, "stages": 5}
+MIDDLE: Setting = {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 6}
+SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 7}
+# Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
+K_LISTS: dict[int, Setting] = {
+    32: {"bm": 32, "bn": 256, "bk": 32, "group": 8, "warps": 4, "stages": 4},
+    64: {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 5},
+    128: {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 5},
+}
 WIDE_LISTS: Setting = {**LARGE, "warps": 4, "stages": 7}
 WIDE = 64  # k's for an entry of a list, from which on each is a step
-MANY = 1024  # rows, from which on tiles are large
 
 
 def listed_linear(x: Param, w: Param, y: Param) -> None:
@@ -173,9 +177,13 @@ listed_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 masked_product._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def times(name: str, given: Mapping[str, Tensor], tile: int = 1) -> Tensor:
-    """The product. given: operands and lists by name. tile: k's for an entry of a list"""
-    return again(name, given, lambda *_: _packed(_chosen(name, given, tile)))[0]
+def times(name: str, given: Mapping[str, Tensor], tile: int = 1, expected: int = 0) -> Tensor:
+    """The product. given: operands and lists by name. tile: k's for an entry of a list. expected: rows, if known"""
+    if not expected:
+        return again(name, given, lambda *_: _packed(_chosen(name, given, tile)))[0]
+    made = usual(given["x"], expected, given["w"].shape[0])
+    asked = lambda *_: _packed(_chosen(name, given, tile, made))
+    return again(name, given, asked, kind=tuple(made.values()))[0]
 
 
 def arguments(
@@ -190,17 +198,22 @@ def _packed(setting: Setting) -> list[int]:
     return [pack(setting)] if setting else []
 
 
-def _chosen(name: str, given: Mapping[str, Tensor], tile: int) -> Setting:
+def _chosen(
+    name: str, given: Mapping[str, Tensor], tile: int, made: Setting | None = None
+) -> Setting:
     """What was measured for such a product, or the usual; a bias makes no difference."""
     x = given["x"]
     if backend_of(x.device) != "triton":
         return {}
-    made = usual(x, x.shape[0]) if "k_list" not in given else _k_lists(given, tile)
+    if made is None and "k_list" in given:
+        made = _k_lists(given, tile)
+    elif made is None:
+        made = usual(x, x.shape[0], given["w"].shape[0])
     if torch.compiler.is_compiling():
         return made
     plain = {n: t for n, t in given.items() if n != "b"}
     text, tensors = dense_text(name.removesuffix("_biased"), plain), list(plain.values())
-    at = (text, tuple([t.shape for t in tensors]), x.get_device())
+    at = (text, tuple([t.shape for t in tensors]), x.get_device(), tuple(made.values()))
     choice = DENSE.get(at) or chosen(DENSE, at, text, tensors, None, made)
     return choice.setting
 
@@ -209,15 +222,26 @@ def _k_lists(given: Mapping[str, Tensor], tile: int) -> Setting:
     """Tiles over lists of k's: where an entry is a step, as wide as leaves enough programs."""
     if given["x"].dtype.itemsize != 2:
         return {}
-    if tile < WIDE:
-        return K_LISTS
     lists, columns = given["k_count"].shape[0], given["w"].shape[0]
+    if tile < WIDE:
+        return k_lists(given["x"].shape[0], lists)
     fits = [n for n in WIDTHS if lists * -(-columns // n) >= BUSY]
     return {**WIDE_LISTS, "bn": fits[0] if fits else WIDTHS[-1]}
 
 
-def usual(x: Tensor, rows: int) -> Setting:
-    """Tiles by the number of rows."""
+def k_lists(rows: int, lists: int) -> Setting:
+    """Tiles over lists of single k's: as high as the rows that share a list, or as the nearest that was measured."""
+    for high, made in K_LISTS.items():
+        if rows <= lists * high:
+            return made
+    return K_LISTS[128]
+
+
+def usual(x: Tensor, rows: int, columns: int) -> Setting:
+    """The smallest tiles of which a device has all in work at once, or large ones."""
     if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
         return {}
-    return LARGE if rows >= MANY else SMALL
+    for made in (SMALL, MIDDLE):
+        if -(-rows // made["bm"]) * -(-columns // made["bn"]) <= BUSY:
+            return made
+    return LARGE

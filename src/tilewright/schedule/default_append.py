@@ -9,19 +9,18 @@ In: an unscheduled stage III program with an append. Out: a scheduled one with i
 from __future__ import annotations
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Const, Load, const
+from tilewright.ir.expr import Const, Load, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import lanes_of, value_lanes
 from tilewright.schedule.append import append_of
+from tilewright.schedule.default_look import across, apart_of, in_lanes, stacked
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried
 from tilewright.schedule.options import Setting
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
     Nest,
-    Reduction,
-    bounds_another,
     is_steady,
     is_unit,
     nest_of,
@@ -30,7 +29,6 @@ from tilewright.schedule.shape import (
 CELLS = 2048  # elements that a tile of a detector holds
 STEPS = 4  # times as many where tiles that are looked at come one after the other: each waits for memory
 FLAGS = 4096  # where there is nothing to look at but one number for each candidate
-SPAN = 1024  # of them, along a reduction over a whole dimension
 THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
 
 
@@ -40,9 +38,13 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     inner = [
         r for r in nest.reductions if around and any(n is r.loop for n in walk(around[-1].body))
     ]
-    most = room = _room(s.shared, bool(nest.reductions), bool(inner))
+    apart = apart_of(nest, inner, _last(around, s)) if s.shared else []
+    most = room = across(inner) if apart else _room(s.shared, bool(nest.reductions), bool(inner))
     for r in nest.reductions:
         if r.loop in around:
+            continue
+        if r in apart:
+            made = stacked(made, r)
             continue
         inside = r in inner
         made, used = in_lanes(made, nest, r, room if inside else most)
@@ -63,6 +65,12 @@ def _room(shared: bool, reduces: bool, looks: bool) -> int:
     if shared or reduces:
         return CELLS * STEPS if looks and not shared else CELLS
     return FLAGS
+
+
+def _last(around: list[Loop], s: stmt.Append) -> Var | None:
+    """The innermost loop over candidates."""
+    over = [x.var for x in around if not uses(s.group, x.var)]
+    return over[-1] if over else None
 
 
 def _around(p: flat.Program, s: stmt.Append) -> list[Loop]:
@@ -86,19 +94,6 @@ def _told_apart(made: Scheduled, before: Scheduled) -> Scheduled:
     s = append_of(made.program)
     assert s is not None
     return made if lanes_of((s.where, s.value), value_lanes(made.program)) else before
-
-
-def in_lanes(s: Scheduled, nest: Nest, r: Reduction, room: int) -> tuple[Scheduled, int]:
-    """Lanes, as far as there is room; the lanes that were taken."""
-    if r.variable or bounds_another(nest, r) or not all(f.monoid.laned for f in r.folds):
-        return s, 1
-    if isinstance(r.loop.hi, Const) and r.loop.hi.value <= room:
-        size = 1 << (int(r.loop.hi.value) - 1).bit_length()
-        return s.then("kind", r.name, "lane"), size
-    size = min(room, SPAN)
-    if size < 2 or r.loop.lo != const(0):
-        return s, 1
-    return s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane"), size
 
 
 def _strided(p: flat.Program, candidates: Loop) -> bool:

@@ -9,6 +9,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
     monoids without a lane form   serial, in order
+    small parts, and tests        schedule/default_look.py
     a compacted list              schedule/default_append.py; of what a product makes: in the product's tiles
 """
 
@@ -16,13 +17,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir import flat, stmt
+from tilewright.ir import flat
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.append import append_of
 from tilewright.schedule.attach import listed
-from tilewright.schedule.default_append import append_triton, in_lanes
+from tilewright.schedule.default_append import append_triton
+from tilewright.schedule.default_look import by_lane, laned, look, looks
 from tilewright.schedule.edit import loops
 from tilewright.schedule.options import Setting
 from tilewright.schedule.record import Scheduled
@@ -36,10 +38,6 @@ from tilewright.schedule.shape import (
     nest_of,
     product_of,
 )
-
-TESTS = ("any", "all")
-LOOKED = 4096  # elements of a tile that is looked at
-FAR = 32  # of them, along a dimension whose elements lie apart
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
@@ -117,9 +115,9 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     gang = inside_blocks(nest)
     for r in nest.reductions:
         around = gang[0].name if gang is not None and r is gang[1] else ""
-        if around and _laned(r) and setting.get("blocks", 1) > 1:
+        if around and laned(r) and setting.get("blocks", 1) > 1:
             s = _several(s, around, r.name, setting["blocks"])
-        elif r.constant and _laned(r):
+        elif r.constant and laned(r):
             extent, most = int(r.loop.hi.value), setting.get("bn", 128)  # type: ignore[attr-defined]
             s = _cut(s, r.name, extent, most, "serial")
             if around and extent > most:  # one loop: Triton pipelines those
@@ -195,7 +193,7 @@ def _segments(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     if nest.spatial[-1] is not entries:
         s = _features(s, nest, setting)
     for r in nest.reductions:
-        s = _by_lane(_dense_reduction(s, nest, r, setting), r)
+        s = by_lane(_dense_reduction(s, nest, r, setting), r)
     lanes, across = setting.get("rows", 8), setting.get("edges", 4)
     names = (rows.var.name, entries.var.name)
     return s.then("segments", *names, lanes, across, setting.get("unroll", 1))
@@ -211,8 +209,8 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         for r in nest.reductions
         if not r.variable and r.depth == 0 and not bounds_another(nest, r)
     ]
-    if _looks(nest, dense):
-        return _parts(s, nest, dense)
+    if looks(nest, dense):
+        return look(s, nest, dense)
     if dense and nest.free and nest.fits_lanes(nest.free[-1]):
         stored = [x for x in nest.free if x.var.name.startswith("p_")]
         name = (stored or nest.free[-1:])[0].var.name
@@ -220,7 +218,7 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         s = s.then("kind", f"{name}_i", "lane")
         s = s.then("kind", f"{name}_o", "grid")
         for r in dense:
-            s = _by_lane(_dense_reduction(s, nest, r, setting), r)
+            s = by_lane(_dense_reduction(s, nest, r, setting), r)
         return s
     s = _features(s, nest, setting)
     first = nest.free[0] if len(nest.free) > 1 and not nest.reductions else None
@@ -229,35 +227,6 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         s = s.then("kind", f"{first.var.name}_i", "lane")
         s = s.then("kind", f"{first.var.name}_o", "grid")
     return s
-
-
-def _looks(nest: Nest, dense: list[Reduction]) -> bool:
-    """Whether parts of a constant size are added up, or all that is asked is if something holds."""
-    small = all(
-        (r.constant and _laned(r)) or all(f.monoid.name in TESTS for f in r.folds) for r in dense
-    )
-    whole = bool(dense) and len(dense) == len(nest.reductions) and nest.free == nest.spatial
-    return small and whole and nest.fits_lanes(nest.free[-1])
-
-
-def _parts(s: Scheduled, nest: Nest, parts: list[Reduction]) -> Scheduled:
-    """All of a small part at once, and as many parts as make a tile. Of what is larger than a tile: neighbours."""
-    room, last = LOOKED, nest.free[-1].var
-    for r in parts:
-        if r.constant:
-            s, used = in_lanes(s, nest, r, room)
-            room //= used
-    for r in parts:
-        loads = [n for n in walk(r.loop.body) if isinstance(n, Load)]
-        if not r.constant and room > 1:
-            beside = any(is_unit(r.loop.var, n.indices[0]) for n in loads)
-            size = room if beside else min(room, FAR)
-            s = s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane")
-            s, room = _by_lane(s, r), room // size
-    if room == 1:
-        return s
-    s = s.then("split", last.name, room).then("kind", f"{last.name}_i", "lane")
-    return s.then("kind", f"{last.name}_o", "grid")
 
 
 def _features(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
@@ -275,14 +244,9 @@ def _features(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     return s.then("kind", f"{name}_o", "grid")
 
 
-def _laned(r: Reduction) -> bool:
-    """Whether everything that a loop folds has a lane form; else it stays serial."""
-    return all(f.monoid.laned for f in r.folds)
-
-
 def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -> Scheduled:
     """A reduction over a whole dense dimension: lanes, or tiles of lanes one after the other."""
-    if not _laned(r):
+    if not laned(r):
         return s
     if bounds_another(nest, r):
         return s
@@ -295,14 +259,6 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
         return s.then("lane", r.name, setting["width"])
     s = s.then("split", r.name, setting.get("width", 32))
     return s.then("kind", f"{r.name}_i", "lane")
-
-
-def _by_lane(s: Scheduled, r: Reduction) -> Scheduled:
-    """A reduction in tiles of lanes: each lane adds up its own, the lanes are joined once."""
-    inner = tuple(x for x in loops(s.program) if x.var.name == f"{r.name}_i")
-    folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
-    alone = len(folds) == 1 and folds[0].monoid.joins
-    return s.then("rfactor", f"{r.name}_i") if alone else s
 
 
 def _rest_to_grid(s: Scheduled, nest: Nest, but: Loop | None = None) -> Scheduled:

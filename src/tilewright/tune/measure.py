@@ -22,15 +22,20 @@ TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, tor
 
 
 @cache
-def _flush_buffer(device: int) -> Tensor:
+def _flush_buffers(device: int) -> tuple[Tensor, Tensor]:
+    at = torch.device("cuda", device)
     l2 = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
-    size = max(FLUSH_BYTES, 2 * l2)
-    return torch.empty(size, dtype=torch.int8, device=torch.device("cuda", device))
+    size = max(FLUSH_BYTES, 2 * l2) // 4
+    return torch.zeros(size, device=at), torch.zeros((), device=at)
 
 
 def flush(device: int | None = None) -> None:
-    """Fill L2 with something else; the write also keeps the GPU busy while launches queue up."""
-    _flush_buffer(torch.cuda.current_device() if device is None else device).zero_()
+    """Fill L2 with something else that was read, not written: no call pays for writing back another's bytes.
+
+    It also keeps the GPU busy while launches queue up.
+    """
+    read, total = _flush_buffers(torch.cuda.current_device() if device is None else device)
+    torch.sum(read, 0, out=total)
 
 
 def seconds(

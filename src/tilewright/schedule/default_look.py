@@ -1,0 +1,132 @@
+"""The default schedule of programs that look at parts of an operand: is something there, or what do a few add up to.
+
+In: an unscheduled stage III program whose reductions are small, or ask whether something holds. Out: a scheduled one.
+
+    beside     elements side by side, of one part and of its neighbours: lanes, 16 bytes for each thread
+    apart      elements that lie a row apart: a few in lanes, so that each thread has them all; the rest unrolled
+
+What lies apart is never spread over threads: they would have to meet for each answer.
+"""
+
+from __future__ import annotations
+
+from tilewright.analysis.cost import BYTES
+from tilewright.ir import stmt
+from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var, const
+from tilewright.ir.node import walk
+from tilewright.schedule.edit import loops
+from tilewright.schedule.record import Scheduled
+from tilewright.schedule.shape import Nest, Reduction, bounds_another
+
+TESTS = ("any", "all")
+LOOKED = 4096  # elements of a tile that is looked at
+SPAN = 1024  # of them, along a whole dimension where candidates are listed
+FAR = 32  # of them, along a whole dimension whose elements lie apart
+ACROSS = 2048  # bytes beside each other: 16 for each thread of four warps
+STACK, STEPS = 8, 4  # elements apart in lanes, and how many times that many are unrolled
+
+
+def looks(nest: Nest, dense: list[Reduction]) -> bool:
+    """Whether parts of a constant size are added up, or all that is asked is if something holds."""
+    small = all(
+        (r.constant and laned(r)) or all(f.monoid.name in TESTS for f in r.folds) for r in dense
+    )
+    whole = bool(dense) and len(dense) == len(nest.reductions) and nest.free == nest.spatial
+    return small and whole and nest.fits_lanes(nest.free[-1])
+
+
+def look(s: Scheduled, nest: Nest, parts: list[Reduction]) -> Scheduled:
+    """All of a small part at once, and as many parts as make a tile. Of what is larger than a tile: neighbours."""
+    last = nest.free[-1].var
+    apart = apart_of(nest, parts, last)
+    room = across(parts) if apart else LOOKED
+    for r in parts:
+        if r in apart:
+            s = stacked(s, r)
+        elif r.constant:
+            s, used = in_lanes(s, nest, r, room)
+            room //= used
+    for r in parts:
+        if not r.constant and room > 1:
+            size = room if _beside(nest, r.loop.var, parts) else min(room, FAR)
+            s = s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane")
+            s, room = by_lane(s, r), room // size
+    if room <= 1:
+        return s
+    s = s.then("split", last.name, room).then("kind", f"{last.name}_i", "lane")
+    return s.then("kind", f"{last.name}_o", "grid")
+
+
+def apart_of(nest: Nest, parts: list[Reduction], last: Var | None) -> list[Reduction]:
+    """The parts whose elements lie apart, where those of others, or the next parts, lie side by side."""
+    beside = {r.name: _beside(nest, r.loop.var, parts) for r in parts}
+    near = any(beside.values()) or (last is not None and _beside(nest, last, parts))
+    if not near or not all(r.constant and laned(r) for r in parts):
+        return []
+    return [r for r in parts if not beside[r.name]]
+
+
+def stacked(s: Scheduled, r: Reduction) -> Scheduled:
+    """serial i: fold  ->  serial i_o: unroll: lane i_i in STACK: fold"""
+    assert isinstance(r.loop.hi, Const)
+    if r.loop.hi.value <= STACK:
+        return s.then("kind", r.name, "lane")
+    s = s.then("split", r.name, STACK).then("kind", f"{r.name}_i", "lane")
+    steps = -(-int(r.loop.hi.value) // STACK)
+    return s.then("unroll", f"{r.name}_o", min(steps, STEPS))
+
+
+def across(parts: list[Reduction]) -> int:
+    """How many elements of what is looked at lie side by side in a tile."""
+    sizes = [BYTES[n.buffer.dtype] for n in _loads(parts)]
+    return ACROSS // max(sizes, default=4)
+
+
+def _loads(parts: list[Reduction]) -> list[Load]:
+    return [n for r in parts for n in walk(r.loop.body) if isinstance(n, Load)]
+
+
+def _beside(nest: Nest, v: Var, parts: list[Reduction]) -> bool:
+    """Whether neighbours along a loop are neighbours in memory."""
+    return any(_unit(nest, v, n.indices[0]) for n in _loads(parts))
+
+
+def _unit(nest: Nest, v: Var, at: Expr) -> bool:
+    """Whether a variable enters an index with factor 1, also through what it is the last part of."""
+    match at:
+        case Var() if at is v:
+            return True
+        case Var():
+            made = nest.made_of.get(at, ())
+            return len(made) == 1 and _unit(nest, v, made[0])
+        case Bin("+", a, b):
+            return _unit(nest, v, a) or _unit(nest, v, b)
+        case Cast(_, a):
+            return _unit(nest, v, a)
+    return False
+
+
+def in_lanes(s: Scheduled, nest: Nest, r: Reduction, room: int) -> tuple[Scheduled, int]:
+    """Lanes, as far as there is room; the lanes that were taken."""
+    if r.variable or bounds_another(nest, r) or not laned(r):
+        return s, 1
+    if isinstance(r.loop.hi, Const) and r.loop.hi.value <= room:
+        size = 1 << (int(r.loop.hi.value) - 1).bit_length()
+        return s.then("kind", r.name, "lane"), size
+    size = min(room, SPAN)
+    if size < 2 or r.loop.lo != const(0):
+        return s, 1
+    return s.then("split", r.name, size).then("kind", f"{r.name}_i", "lane"), size
+
+
+def laned(r: Reduction) -> bool:
+    """Whether everything that a loop folds has a lane form; else it stays serial."""
+    return all(f.monoid.laned for f in r.folds)
+
+
+def by_lane(s: Scheduled, r: Reduction) -> Scheduled:
+    """A reduction in tiles of lanes: each lane adds up its own, the lanes are joined once."""
+    inner = tuple(x for x in loops(s.program) if x.var.name == f"{r.name}_i")
+    folds = [n for n in walk(inner) if isinstance(n, stmt.Fold)]
+    alone = len(folds) == 1 and folds[0].monoid.joins
+    return s.then("rfactor", f"{r.name}_i") if alone else s
