@@ -1,7 +1,8 @@
 """Products over zeros that are found in each call, y = x @ w.T, beside dense and beside torch's ways to skip.
 
 A case is a shape, a dtype, a granularity and a sparsity. Ours are the families of `ops/families.py` and the choice
-between them; each is timed with the index built inside and with the index given. What asks the host for a number
+between them; each is timed with the index built inside and with the index given, over weights that
+lie as it reads them. What asks the host for a number
 cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed apart, and so are layers that make the
 index while they compute (bench/dynamic_layers.py).
 """
@@ -29,6 +30,7 @@ from tilewright.bench.tables import cell, least, ratio
 from tilewright.ops import dynamic
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
+from tilewright.ops.kept import k_major
 from tilewright.pit.watch import seen_of
 from tilewright.view.rates import rates_of
 
@@ -99,9 +101,10 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
     for family in FAMILIES.values():
         index = family.detect(x)
         row["found"][family.name] = asdict(seen_of(index.counts, prod(index.grid), index.grid[0]))
-        inside = lambda f=family: f.run(x, w, f.detect(x))
+        weight = _prepared(w, family.name)
+        inside = lambda f=family, w=weight: f.run(x, w, f.detect(x))
         known = replace(index, expected=int(index.counts.sum()))
-        given = lambda f=family, i=known: f.run(x, w, i)
+        given = lambda f=family, i=known, w=weight: f.run(x, w, i)
         made += [Peer(family.name, inside), Peer(family.name, given, given=True)]
     return made
 
@@ -114,7 +117,13 @@ def _auto(x: Tensor, w: Tensor, row: dict[str, Any]) -> Peer:
         if x.is_cuda:
             torch.cuda.synchronize()
     row["auto"] = next(made.family for made in dynamic.CHOOSER.made.values())
-    return Peer("auto", lambda: dynamic.auto(x, w))
+    weight = _prepared(w, row["auto"])
+    return Peer("auto", lambda: dynamic.auto(x, weight))
+
+
+def _prepared(w: Tensor, family: str) -> Tensor:
+    """A weight as a family reads it: what is copied once for all calls is not a part of one."""
+    return k_major(w) if family == "k" else w
 
 
 def _right(

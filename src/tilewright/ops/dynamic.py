@@ -122,6 +122,12 @@ class _Place:
     def expecting(self, index: Index) -> Index:
         return replace(index, expected=self.expected)
 
+    def frozen(self, x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
+        """Inside a CUDA graph: as before, unless w would have to be copied in each replay."""
+        if self.family is None or (self.family.name == "k" and w.stride(0) != 1):
+            return None
+        return self.family, self.expecting(self.family.detect(x))
+
 
 _PLACES: dict[Any, _Place] = {}
 _DEVICES: dict[str, torch.device] = {}
@@ -161,11 +167,7 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
     place = _place(x, w)
     watch = place.watch
     if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return (
-            None
-            if place.family is None
-            else (place.family, place.expecting(place.family.detect(x)))
-        )
+        return place.frozen(x, w)
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
     for name, made in found.items():
         _tell(watch, name, made)

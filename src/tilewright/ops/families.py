@@ -34,7 +34,9 @@ class Family:
     grouped: bool = False  # a list for each row of micro-tiles, not one of all
 
     def detect(self, x: Tensor) -> Index:
-        return Index.from_values(x, self.tile, grouped=self.grouped)
+        """An index of x. Whole rows come in any order on a GPU: each of them is a product of its own."""
+        ordered = self.grouped or backend_of(x.device) != "triton"
+        return Index.from_values(x, self.tile, grouped=self.grouped, ordered=ordered)
 
 
 def _listed(x: Tensor, w: Tensor, index: Index, b: Tensor | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from tilewright.schedule.append import append_of
 from tilewright.schedule.default_look import across, apart_of, in_lanes, stacked
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried
-from tilewright.schedule.options import Setting
+from tilewright.schedule.options import WARPS, Setting
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
     Nest,
@@ -39,7 +39,8 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         r for r in nest.reductions if around and any(n is r.loop for n in walk(around[-1].body))
     ]
     apart = apart_of(nest, inner, _last(around, s)) if s.shared else []
-    most = room = across(inner) if apart else _room(s.shared, bool(nest.reductions), bool(inner))
+    room = _room(s.shared, bool(nest.reductions), bool(inner))
+    most = room = across(inner, setting.get("warps", WARPS)) if apart else room
     for r in nest.reductions:
         if r.loop in around:
             continue

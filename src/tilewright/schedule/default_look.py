@@ -22,7 +22,7 @@ TESTS = ("any", "all")
 LOOKED = 4096  # elements of a tile that is looked at
 SPAN = 1024  # of them, along a whole dimension where candidates are listed
 FAR = 32  # of them, along a whole dimension whose elements lie apart
-ACROSS = 2048  # bytes beside each other: 16 for each thread of four warps
+ACROSS = 512  # bytes beside each other for each warp: 16 for a thread
 STACK, STEPS = 8, 4  # elements apart in lanes, and how many times that many are unrolled
 
 
@@ -35,11 +35,11 @@ def looks(nest: Nest, dense: list[Reduction]) -> bool:
     return small and whole and nest.fits_lanes(nest.free[-1])
 
 
-def look(s: Scheduled, nest: Nest, parts: list[Reduction]) -> Scheduled:
+def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Scheduled:
     """All of a small part at once, and as many parts as make a tile. Of what is larger than a tile: neighbours."""
     last = nest.free[-1].var
     apart = apart_of(nest, parts, last)
-    room = across(parts) if apart else LOOKED
+    room = across(parts, warps) if apart else LOOKED
     for r in parts:
         if r in apart:
             s = stacked(s, r)
@@ -76,10 +76,10 @@ def stacked(s: Scheduled, r: Reduction) -> Scheduled:
     return s.then("unroll", f"{r.name}_o", min(steps, STEPS))
 
 
-def across(parts: list[Reduction]) -> int:
+def across(parts: list[Reduction], warps: int) -> int:
     """How many elements of what is looked at lie side by side in a tile."""
     sizes = [BYTES[n.buffer.dtype] for n in _loads(parts)]
-    return ACROSS // max(sizes, default=4)
+    return ACROSS * warps // max(sizes, default=4)
 
 
 def _loads(parts: list[Reduction]) -> list[Load]:

@@ -26,7 +26,7 @@ from tilewright.schedule.attach import listed
 from tilewright.schedule.default_append import append_triton
 from tilewright.schedule.default_look import by_lane, laned, look, looks
 from tilewright.schedule.edit import loops
-from tilewright.schedule.options import Setting
+from tilewright.schedule.options import WARPS, Setting
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
     Nest,
@@ -210,7 +210,7 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         if not r.variable and r.depth == 0 and not bounds_another(nest, r)
     ]
     if looks(nest, dense):
-        return look(s, nest, dense)
+        return look(s, nest, dense, setting.get("warps", WARPS))
     if dense and nest.free and nest.fits_lanes(nest.free[-1]):
         stored = [x for x in nest.free if x.var.name.startswith("p_")]
         name = (stored or nest.free[-1:])[0].var.name

@@ -18,13 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Setting = dict[str, int]
+WARPS = 4  # of a program that does not say
 
 
 @dataclass(frozen=True)
 class TritonOptions:
     """Every compile option of Triton that matters here, set explicitly."""
 
-    warps: int = 4
+    warps: int = WARPS
     stages: int = 3
     precision: str = "ieee"
     fuse: bool = True
