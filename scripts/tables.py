@@ -240,6 +240,7 @@ def plans_lines() -> list[str]:
 def blocks_table() -> list[str]:
     rows = [
         [
+            r["format"],
             str(r["block"]),
             f"{r['density']:g}",
             str(r["columns"]),
@@ -254,6 +255,7 @@ def blocks_table() -> list[str]:
         for r in load("h200_bsr")["rows"]
     ]
     head = [
+        "format",
         "block",
         "density",
         "columns",
@@ -267,6 +269,31 @@ def blocks_table() -> list[str]:
         [*head, "hand-written", "rows of blocks in one", "over dense", "TFLOP/s of stored blocks"],
         rows,
     )
+
+
+def reduces_table() -> list[str]:
+    """Reductions beside a sum."""
+    names = ("sum", "max", "min", "mean")
+    found = {(r["graph"], r["width"], r["reduce"]): r for r in load("h200_reduces")["rows"]}
+    cases = dict.fromkeys((graph, width) for graph, width, _ in found)
+    rows = [[g, str(f), *(cell(found[g, f, n], "best_ms") for n in names)] for g, f in cases]
+    s = load("h200_reduces")["summary"]
+    means = [times(s[f"{n}_over_sum"]) for n in names[1:]]
+    return table(
+        ["graph", "F", *(f"{n} us" for n in names)], [*rows, ["over a sum", "", "", *means]]
+    )
+
+
+def regret_table() -> list[str]:
+    """Distances of plans from the best point."""
+    rows = [
+        [r["case"], str(r["points"]), cell(r, "best_ms"), times(r["cold"]), times(r["tuned"])]
+        for r in load("h200_regret")["rows"]
+    ]
+    s = load("h200_regret")["summary"]
+    last = ["geometric mean (worst)", "", ""]
+    last += [f"{times(s[f'{p}_mean'])} ({times(s[f'{p}_worst'])})" for p in ("cold", "tuned")]
+    return table(["case", "points", "best us", "cold plan", "tuned"], [*rows, last])
 
 
 def pruned_table() -> list[str]:
@@ -378,8 +405,10 @@ def page() -> str:
         "",
         "Made by `python scripts/tables.py` from the files in `benchmarks/results`, which `tilewright bench` wrote.",
         "Every peer ran in the same process on the same inputs; outputs were checked. On the GPU times are",
-        "CUDA-graph replays with a cold second-level cache, output initialisation inside; hand-written kernels",
-        "are given by `--probes`. `h200_tests.txt` beside the figures is the suite on that GPU, in parts",
+        "CUDA-graph replays with a cold second-level cache, output initialisation inside. The cache is filled by",
+        "reading; for SpMM, SDDMM, pruned weights, rows and attention it was filled by writing, so that calls and peers",
+        "alike also paid for up to 50 MB of another's bytes on their way to memory (4 us of 16 in reading 33 MB).",
+        "Hand-written kernels are given by `--probes`. `h200_tests.txt` beside the figures is the suite on that GPU, in parts",
         "(`TILEWRIGHT_TEST_GPU=1 python -m pytest -m gpu`), with what was corrected after it.",
         "",
         *summary(),
@@ -395,6 +424,18 @@ def page() -> str:
         *plans_lines(),
         "",
         *probe_lines(),
+        "",
+        "Reductions but a sum, fp32, best of six settings:",
+        "",
+        machine("h200_reduces"),
+        "",
+        *reduces_table(),
+        "",
+        "Plans beside every point of what the cost model chooses from (`tilewright bench regret`):",
+        "",
+        machine("h200_regret"),
+        "",
+        *regret_table(),
         "",
         "## SDDMM on the H200",
         "",

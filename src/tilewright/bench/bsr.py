@@ -140,7 +140,8 @@ def _case(
     time_it(run, row, a, w, x, reference, probe)
     row["over_dense"] = ratio(row["dense_ms"], row["best_ms"])
     row["over_torch"] = ratio(row.get("torch_ms"), row["best_ms"])
-    row["tflop_s"] = 2 * a.nnz * block * block * columns / row["best_ms"] / 1e9
+    assert a.values is not None
+    row["tflop_s"] = 2 * a.values.numel() * columns / row["best_ms"] / 1e9
     return row
 
 

@@ -15,7 +15,7 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.index import Index, last_of
 from tilewright.ops.kept import k_major
 from tilewright.ops.packing import pack
-from tilewright.ops.products import arguments, listed_product, times
+from tilewright.ops.products import arguments, listed_product, times, usual
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -44,6 +44,8 @@ class Pattern:
         self, x: Tensor, w: Tensor, setting: Setting | None = None
     ) -> tuple[str, list[Tensor], list[int]]:
         """What the registered operator gets."""
+        if setting is None and self.expected:
+            setting = usual(x, self.expected, w.shape[0])
         return arguments(*self.program(x, w), setting, self.tile)
 
     def program(
