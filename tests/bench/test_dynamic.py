@@ -252,6 +252,18 @@ def test_a_profile_is_written_and_used(
         tiles.forget()
 
 
+def test_scales_are_fitted_to_tiles_measured_before(tmp_path: Path) -> None:
+    """Nothing is measured, and the file still says who did."""
+    before, after, results = (tmp_path / f"{n}.json" for n in ("before", "after", "results"))
+    tiles.write(before, [COSTS], "measured elsewhere")
+    results.write_text(json.dumps({"rows": measured({})}))
+    given = ["--device", "cpu", "--results", str(results), "--tiles", str(before)]
+    assert profile.main([*given, "--json", str(after)]) == 0
+    (made,) = tiles.read(after)
+    assert made.scale["rows"] > 0 and replace(made, scale={}) == COSTS
+    assert tiles.made_by(after) == "measured elsewhere"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_profile_needs_its_device() -> None:
     with pytest.raises(Exception, match="there is no GPU"):

@@ -42,7 +42,7 @@ PINNED: dict[str, tuple[int, str]] = {
     "linear numbers": (2, ""),
     "linear Index (1, None)": (2, ""),
     "linear Index 32x1": (2, ""),
-    "family rows": (3, "zero_"),
+    "family rows": (2, "zero_ zero_"),
     "family k": (4, ""),
     "family blocks": (3, ""),
     "matmul rows": (3, "zero_"),

@@ -3,6 +3,7 @@
 tilewright profile                                   # this machine's own file, in the cache folder
 tilewright profile --device cuda --json tiles.json   # a file to ship
 tilewright profile --results dynamic.json            # families scaled to what `bench dynamic` measured here
+tilewright profile --results dynamic.json --tiles tiles.json --json tiles.json   # and nothing measured anew
 
 A tile is timed at two depths; the difference is its steps, what is left is the start. Plain steps are those of a dense
 product, gathered ones of a product over every second row, by the same tiles.
@@ -75,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--threads", type=int, help="CPU threads; default: torch's")
     made.add_argument("--results", type=Path, help="figures of `bench dynamic` on this machine")
+    made.add_argument("--tiles", type=Path, help="a file of tiles that were measured before")
     return made
 
 
@@ -90,23 +92,28 @@ def main(argv: Sequence[str]) -> int:
 
 def profile(args: argparse.Namespace) -> int:
     kind = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if kind == "cuda" and not torch.cuda.is_available():
-        expected = "cpu: there is no GPU"
-        raise error("argument", where="profile", name="--device", got=kind, expected=expected)
-    device = torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
     run = Run("profile", Options(device=kind))
-    run.warm(
-        [{"dtype": d, "tile": n} for d in DTYPES[kind] for n in range(len(shapes(d, True)))]
-    ).wait()
-    made = [profiled(run, device, dtype) for dtype in DTYPES[kind]]
+    made = tiles.read(args.tiles) if args.tiles is not None else _measured(run, kind)
     if args.results is not None:
         rows = [r for r in machine.read(args.results)["rows"] if r["kind"] == "product"]
         scales = fit(rows, lambda dtype: next(c for c in made if c.dtype == dtype))
         made = [replace(c, scale=scales.get(c.dtype, {})) for c in made]
-    path = tiles.write(args.json or tiles.path_of(made[0].device), made, versions())
+    by = versions() if args.tiles is None else tiles.made_by(args.tiles)
+    path = tiles.write(args.json or tiles.path_of(made[0].device), made, by)
     tiles.forget()
     print("\n\n".join(map(told, made)) + f"\n\n{path}")
     return 1 if run.failures else 0
+
+
+def _measured(run: Run, kind: str) -> list[Costs]:
+    if kind == "cuda" and not torch.cuda.is_available():
+        expected = "cpu: there is no GPU"
+        raise error("argument", where="profile", name="--device", got=kind, expected=expected)
+    device = torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
+    run.warm(
+        [{"dtype": d, "tile": n} for d in DTYPES[kind] for n in range(len(shapes(d, True)))]
+    ).wait()
+    return [profiled(run, device, dtype) for dtype in DTYPES[kind]]
 
 
 def told(c: Costs) -> str:

@@ -61,14 +61,13 @@ class Tile:
     start: float = 0.0
 
 
-# Tiles that are measured: wide and narrow ones for many and few rows, and those of 32 rows and their own k's.
+# Tiles that are measured: those of products for many and few rows, and of 32 rows and their own k's or blocks.
 SHAPES = (
     Tile(128, 256, 64, 8, 4),
-    Tile(128, 128, 64, 8, 4),
-    Tile(64, 256, 64, 4, 4),
-    Tile(64, 128, 64, 4, 4),
-    Tile(32, 256, 64, 4, 3),
-    Tile(32, 128, 64, 4, 4),
+    Tile(128, 128, 64, 4, 6),
+    Tile(64, 128, 64, 4, 7),
+    Tile(32, 256, 32, 4, 4),
+    Tile(32, 256, 64, 4, 7),
 )
 SHAPES_32 = (Tile(64, 64, 32, 4, 3), Tile(32, 64, 64, 4, 2), Tile(32, 64, 32, 4, 3))
 SHAPES_CPU = (Tile(64, 64, 64, 1, 1), Tile(32, 64, 64, 1, 1))
@@ -167,6 +166,11 @@ def _readable(path: Path) -> list[Costs]:
     except (OSError, ValueError, KeyError, TypeError) as why:
         warnings.warn(f"tilewright: no tiles in {path.name}: {why}; ignored", stacklevel=3)
         return []
+
+
+def made_by(path: Path) -> str:
+    """The versions that measured a file."""
+    return str(json.loads(path.read_text())["by"])
 
 
 def read(path: Path) -> list[Costs]:
