@@ -28,7 +28,7 @@ from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
 from tilewright.ops.index import FEW
 from tilewright.ops.kept import k_major
-from tilewright.ops.packing import from_packed, packing
+from tilewright.ops.packing import apart, from_packed, packing
 from tilewright.ops.products import (
     K_LISTS,
     PRODUCT,
@@ -50,7 +50,7 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     """x @ w.T + b, of which only what x (for n: w) holds along an axis is computed."""
     if b is not None and not x.dtype == w.dtype == b.dtype:
         return found_product(axis, x, w) + b
-    packed = axis == "k" and backend_of(x.device) == "triton" and x.stride(0) != 1
+    packed = axis == "k" and apart(x)
     given = {"x": x, "w": k_major(w, again=True) if axis == "k" else w}
     if b is not None:
         given["b"] = b
