@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import dynamic_tables
+import plan_tables
+from dynamic_tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -56,11 +58,6 @@ def load(name: str) -> dict[str, Any]:
 
 def times(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}x"
-
-
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
 def summary() -> list[str]:
@@ -271,31 +268,6 @@ def blocks_table() -> list[str]:
     )
 
 
-def reduces_table() -> list[str]:
-    """Reductions beside a sum."""
-    names = ("sum", "max", "min", "mean")
-    found = {(r["graph"], r["width"], r["reduce"]): r for r in load("h200_reduces")["rows"]}
-    cases = dict.fromkeys((graph, width) for graph, width, _ in found)
-    rows = [[g, str(f), *(cell(found[g, f, n], "best_ms") for n in names)] for g, f in cases]
-    s = load("h200_reduces")["summary"]
-    means = [times(s[f"{n}_over_sum"]) for n in names[1:]]
-    return table(
-        ["graph", "F", *(f"{n} us" for n in names)], [*rows, ["over a sum", "", "", *means]]
-    )
-
-
-def regret_table() -> list[str]:
-    """Distances of plans from the best point."""
-    rows = [
-        [r["case"], str(r["points"]), cell(r, "best_ms"), times(r["cold"]), times(r["tuned"])]
-        for r in load("h200_regret")["rows"]
-    ]
-    s = load("h200_regret")["summary"]
-    last = ["geometric mean (worst)", "", ""]
-    last += [f"{times(s[f'{p}_mean'])} ({times(s[f'{p}_worst'])})" for p in ("cold", "tuned")]
-    return table(["case", "points", "best us", "cold plan", "tuned"], [*rows, last])
-
-
 def pruned_table() -> list[str]:
     s = load("h200_pruned")["summary"]
     rows = [
@@ -425,17 +397,7 @@ def page() -> str:
         "",
         *probe_lines(),
         "",
-        "Reductions but a sum, fp32, best of six settings:",
-        "",
-        machine("h200_reduces"),
-        "",
-        *reduces_table(),
-        "",
-        "Plans beside every point of what the cost model chooses from (`tilewright bench regret`):",
-        "",
-        machine("h200_regret"),
-        "",
-        *regret_table(),
+        *plan_tables.lines(load, machine),
         "",
         "## SDDMM on the H200",
         "",

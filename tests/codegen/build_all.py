@@ -268,6 +268,12 @@ def in_parts(run: Callable[[tw.SparseTensor], Any]) -> Callable[[], Any]:
     return lambda: run(graph(F32).decompose(*rules))
 
 
+def in_bands() -> None:
+    """Diagonals and rows of their own length in one kernel."""
+    a = graph(F32).decompose(tw.rules.band(1), tw.rules.long_rows(2))
+    tw.spmm(a, torch.ones(64, 128), reduce="max")
+
+
 @tw.program
 def union(a: Any, b: Any, x: Any, y: Any) -> None:
     i, j, f = tw.axes("i j f")
@@ -333,6 +339,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "blocks-and-rows-f32": full_blocks,
     "parts-sum": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128))),
     "parts-max": in_parts(lambda a: tw.spmm(a, torch.ones(64, 128), reduce="max")),
+    "parts-bands-max": in_bands,
     "parts-sddmm": in_parts(lambda a: tw.sddmm(a, torch.ones(64, 32), torch.ones(64, 32))),
     "union": lambda: union(graph(F32), graph(F32), torch.ones(64, 128)),
     "list-1x32-bf16": listed((1, 32), BF16),
@@ -342,7 +349,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "list-1x1-f32-any-order": listed((1, 1), F32, ordered=False),
     "list-columns-f16": listed((None, 8), F16),
     "list-lengths": lambda: tw.Index.from_lengths(torch.ones(64, dtype=torch.int32), 512),
-    "list-choices": lambda: tw.Index.from_choices(torch.ones(4096, 8, dtype=torch.int64), 64),
+    "list-choices": lambda: tw.Index.from_choices(torch.ones(4096, 8, dtype=torch.int32), 64),
     "program-softmax": user_attention,
     "program-max": lambda: relu_max(graph(F32), torch.ones(64, 64)),
 }

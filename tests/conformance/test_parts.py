@@ -25,6 +25,7 @@ from tilewright.ops.step import Step
 INF = torch.tensor(torch.inf)
 R = tw.rules
 MIXED = (R.blocks(4, 0.5), R.band(0), R.hyb(1, 1))
+BANDED = (R.band(1), R.long_rows(2))  # diagonals beside rows of their own length, without blocks
 FORMATS = "parts+dbsr.4.4+dia.1+dell.1+dell.2+dpadded.2"
 MERGED = "parts+dbsr.4.4+dia.1+csr"  # lists of rows as one
 
@@ -198,6 +199,8 @@ CASES = [
     Case("mean", mean, over(means, *MIXED)),
     Case("max", largest, over(maxima, *MIXED)),
     Case("weighted", weighted, over(weights, *MIXED)),
+    Case("bands-mean", mean, over(means, *BANDED)),
+    Case("bands-max", largest, over(maxima, *BANDED)),
     Case("softmax", softmax, alone(scores)),
     Case("argmax", best, alone(firsts)),
     Case("own-monoid", spread, alone(spreads)),

@@ -32,6 +32,13 @@ def transposed(a: Any, x: Any, y: Any) -> None:
 
 
 @tw.program
+def with_dense(a: Any, x: Any, b: Any, c: Any, y: Any) -> None:
+    """Two sums for each row, one over its entries, one over a dense axis."""
+    i, j, k, f = tw.axes("i j k f")
+    y[i, f] = tw.sum(j, a[i, j] * x[j, f]) + tw.sum(k, b[i, k] * c[k, f])
+
+
+@tw.program
 def by_blocks(a: Any, x: Any, y: Any) -> None:
     """Blocks are dense dimensions inside the entries."""
     i, j, r, c, f = tw.axes("i j r c f")
@@ -50,6 +57,11 @@ def plain(format: str, rows: int = 9, cols: int = 11, width: int = 5, seed: int 
         return [sparse(A, format), x], A @ x
 
     return make
+
+
+def and_dense() -> Any:
+    A, x, b, c = matrix(9, 11), numbers(11, 5), numbers(9, 4, seed=2), numbers(4, 5, seed=3)
+    return [sparse(A), x, b, c], A @ x + b @ c
 
 
 def giant() -> Any:
@@ -162,6 +174,7 @@ CASES = [
     Case("csrmm-width-33", product, plain("csr", width=33)),
     Case("csrmm-width-1", product, plain("csr", width=1)),
     Case("csrmm-giant-row", product, giant),
+    Case("csrmm-and-dense", with_dense, and_dense),
     Case("all-columns", over_all_columns, all_columns),
     Case("by-columns", transposed, by_columns),
     Case("strided", product, strided),

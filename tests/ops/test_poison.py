@@ -31,7 +31,7 @@ def spoil(t: torch.Tensor) -> torch.Tensor:
     )
 
 
-EMPTY = torch.empty
+EMPTY, NEW = torch.empty, torch.Tensor.new_empty
 CALLS: dict[str, Callable[[Place], Any]] = {}
 
 
@@ -125,6 +125,7 @@ def test_poisoned(name: str, where: Place, monkeypatch: pytest.MonkeyPatch) -> N
 
     want = flat(CALLS[name](where))
     monkeypatch.setattr(torch, "empty", poisoned)
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda t, *how, **k: spoil(NEW(t, *how, **k)))
     entry.entry.cache_clear()  # kernels keep the allocator they were made with
     once, twice = flat(CALLS[name](where)), flat(CALLS[name](where))
     monkeypatch.undo()

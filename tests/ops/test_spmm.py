@@ -91,6 +91,19 @@ def test_layout_of_x(kind: str, view, where: Place) -> None:  # type: ignore[no-
     close(tw.spmm(KINDS[kind](dense), x), dense @ x)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_widths_of_x_that_lies_turned(
+    reduce: str, where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that holds a narrow row whole does not serve a wide one."""
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)  # what is left unwritten
+    dense = matrix(device=where.device)
+    a = tw.SparseTensor.from_dense(dense).prepare()
+    for width in (24, 104, 5, 300):
+        x = randn(width, 12, seed=width, device=where.device).t()
+        close(tw.spmm(a, x, reduce=reduce), tw.spmm(a, x.contiguous(), reduce=reduce))
+
+
 def test_values_not_contiguous(where: Place) -> None:
     dense, x = matrix(device=where.device), randn(12, 5, device=where.device)
     A = dense.to_sparse_csr()

@@ -89,6 +89,14 @@ def test_results(where: Place) -> None:
     close(hyper(h, g, x), h.to_dense() @ g.to_dense() @ x)
 
 
+def test_columns_of_a_dense_result(where: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that holds few columns whole does not serve many."""
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)  # what is left unwritten
+    for columns in (24, 104, 5):
+        a, b = sparse(where, 7, 6, 2), sparse(where, 6, columns, 3)
+        close(product(a, b), a.to_dense() @ b.to_dense())
+
+
 def test_values_on_one_structure_are_not_searched(where: Place) -> None:
     a = sparse(where, 6, 7, 1)
     kinds = torch.arange(a.nnz, device=where.device) % 3

@@ -8,15 +8,26 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.utils
+from ops.calls import launches
 from ops.matrices import close, randn
-from ops.places import Place
+from ops.places import INTERPRETER, Place
 from torch import Tensor
 
 import tilewright as tw
+from tilewright import driver
+from tilewright.ops import again
+from tilewright.ops.backend import backend
+from tilewright.ops.entry import entry
 from tilewright.runtime.counters import counters
+from tilewright.runtime.kernel import Kernel
 
 WIDTH = 16
-SIZES = [(15, 17), (16, 33), (17, 16), (33, 15), (1000, 48), (40, 1000)]
+# Lengths that change with the data have three classes on GPUs: multiples of 256, of 16, and others. Some inputs have 40
+# rows more than asked for.
+WARM = [(20, 30), (24, 18), (32, 20), (216, 24), (256, 30)]
+SIZES = [(15, 17), (16, 33), (17, 16), (33, 15), (1000, 48), (40, 1000), (472, 20), (512, 21)]
+NARROW = [(2, 1), (2, 40), (40, 1)]
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +130,11 @@ def two_layers(x: Tensor, w: Tensor) -> Tensor:
     return tw.linear(h, w.t(), sparse=index)
 
 
+def by_index(x: Tensor, w: Tensor) -> Tensor:
+    x = torch.relu(x - 1)
+    return tw.linear(x, w, sparse=tw.Index.from_values(x, (32, 1), grouped=True))
+
+
 def experts(x: Tensor, w: Tensor, ids: Tensor) -> Tensor:
     return tw.ops.grouped_matmul(x, w, tw.Index.from_choices(ids, 4))
 
@@ -144,6 +160,7 @@ OPS: dict[str, tuple[Callable[..., Tensor], Callable[..., Made]]] = {
         relu_inputs,
     ),
     "linear-k": (lambda x, w: tw.linear(torch.relu(x - 1), w, w[:, 0], sparse="k"), relu_inputs),
+    "linear-index": (by_index, relu_inputs),
     "linear-mask": (lambda x, w, mask: tw.linear(x, w, sparse=mask), mask_inputs),
     "linear-lengths": (lambda x, w, size: tw.linear(x, w, sparse=size), batch_inputs),
     "linear-relu": (two_layers, relu_inputs),
@@ -186,9 +203,10 @@ def test_new_structures_and_sizes(name: str, fast: Place) -> None:
     """One graph and no new kernel for rows, entries, patterns and values that were never seen."""
     op, make = OPS[name]
     fn = compiled(op)
-    step(fn, *make(20, 30, 0, fast.device))
-    step(fn, *make(24, 18, 1, fast.device))
-    op(*make(20, 30, 0, fast.device)[0])  # the judge below
+    for seed, (rows, cols) in enumerate(WARM):
+        made = make(rows, cols, seed, fast.device)
+        step(fn, *made)
+        op(*made[0])  # the judge below
     counters.reset()
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for seed, (rows, cols) in enumerate(SIZES):
@@ -201,12 +219,52 @@ def test_new_structures_and_sizes(name: str, fast: Place) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_eager_makes_nothing_anew(name: str, fast: Place) -> None:
     op, make = OPS[name]
-    step(op, *make(20, 30, 0, fast.device))
-    step(op, *make(24, 32, 1, fast.device))
+    for seed, (rows, cols) in enumerate(WARM):
+        step(op, *make(rows, cols, seed, fast.device))
     counters.reset()
-    for seed, (rows, cols) in enumerate([*SIZES, (2, 1), (2, 40), (40, 1)]):
+    for seed, (rows, cols) in enumerate([*SIZES, *NARROW]):
         step(op, *make(rows, cols, seed, fast.device))
     assert (counters.c_builds, counters.triton_builds) == (0, 0)
+
+
+@INTERPRETER
+@pytest.mark.parametrize("name", OPS)
+def test_triton_makes_nothing_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of a GPU, where there is none: kernels are chosen as there, and launches do nothing."""
+    made: list[str] = []
+    real = driver.compile_triton
+
+    def noted(p: Any, *how: Any) -> Kernel:
+        made.append(p.name)
+        return real(p, *how)
+
+    monkeypatch.setattr(driver, "compile_triton", noted)
+    monkeypatch.setattr(Tensor, "new_empty", Tensor.new_zeros)  # nothing is written
+    op, make = OPS[name]
+    entry.cache_clear()
+    again.forget()
+    with backend("triton"):
+        for sizes in (WARM, [*SIZES, *NARROW]):
+            made.clear()
+            for seed, (rows, cols) in enumerate(sizes):
+                given = make(rows, cols, seed, CPU)
+                launches(lambda given=given: step(op, *given))
+            assert bool(made) == (sizes is WARM), made
+
+
+@INTERPRETER
+@pytest.mark.parametrize("name", ["linear-k", "linear-index", "linear-relu"])
+def test_traced_for_triton(name: str) -> None:
+    """Layouts and lists that only GPUs have."""
+    op, make = OPS[name]
+    with backend("triton"):
+        given, wanted = make(1, 30, 0, CPU)
+        for got, want in zip(
+            step(compiled(op), given, wanted), step(op, given, wanted), strict=True
+        ):
+            close(got, want)
+        with torch.no_grad():
+            close(compiled(op)(*given), op(*given))
 
 
 def test_blocks_without_preparation(fast: Place) -> None:

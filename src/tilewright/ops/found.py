@@ -9,8 +9,8 @@ whole product: nothing but zeros is skipped.
 
     y = found_product("k", x, w, b)
 
-What a list of k's names is packed, unless x has its k's side by side already. Lists of rows, and all of them
-on GPUs, are made of flags; those of very many rows come in any order.
+What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs, and of rows where
+they are not too many, are made of flags; other rows come in any order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
 from tilewright.ops.index import FEW
 from tilewright.ops.kept import k_major
-from tilewright.ops.packing import from_packed, packing
+from tilewright.ops.library import wants_grad
+from tilewright.ops.packing import apart, from_packed, packing
 from tilewright.ops.products import (
     PRODUCT,
     TO_W,
@@ -50,15 +51,22 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     """x @ w.T + b, of which only what x (for n: w) holds along an axis is computed."""
     if b is not None and not x.dtype == w.dtype == b.dtype:
         return found_product(axis, x, w) + b
-    packed = axis == "k" and backend_of(x.device) == "triton" and x.stride(0) != 1
+    packed = axis == "k" and apart(x)
     given = {"x": x, "w": k_major(w, again=True) if axis == "k" else w}
     if b is not None:
         given["b"] = b
-    flagged = backend_of(x.device) == "triton"
-    if axis != "k":  # a branch to torch.compile
-        flagged = True if (w if axis == "n" else x).shape[0] <= ALONE else False  # noqa: SIM210
-    name, before = _program(axis, packed, b is not None, flagged)
+    name, before = _program(axis, packed, b is not None, _flagged(axis, x, w))
     return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before))[0]
+
+
+def _flagged(axis: str, x: Tensor, w: Tensor) -> bool:
+    """Whether lists are made of flags. Whole rows come in any order on a GPU, unless a gradient adds them up."""
+    gpu = backend_of(x.device) == "triton"
+    if axis == "k":
+        return gpu
+    if gpu and not wants_grad((x, w)):
+        return False
+    return True if (w if axis == "n" else x).shape[0] <= ALONE else False  # noqa: SIM210 - a branch
 
 
 def _settings(axis: str, x: Tensor, columns: int, before: int) -> list[int]:

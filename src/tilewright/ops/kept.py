@@ -39,7 +39,7 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
     if backend_of(t.device) != "triton" or t.stride(0) == 1:
         return t
     trained = t.requires_grad and torch.is_grad_enabled()
-    if not again or trained or t.is_inference() or not keeps(t):
+    if not again or trained or not keeps(t) or t.is_inference():
         return t.t().contiguous().t()
     return _copy(t)
 

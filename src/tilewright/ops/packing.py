@@ -19,6 +19,7 @@ from tilewright.ir.expr import Load
 from tilewright.ir.node import transform
 from tilewright.language.trace import Param, Ref, Traced, axes, listed, part, trace
 from tilewright.ops.again import again
+from tilewright.ops.backend import backend_of
 from tilewright.ops.registry import register
 
 
@@ -26,6 +27,12 @@ def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
     """[room, rows], in one launch. size: rows that share a list, 0 for all of them"""
     given = {"x": x.detach(), "k_list": positions, "k_count": counts}
     return again(_name(size), given, lambda *_: [])[0]
+
+
+def apart(x: Tensor) -> bool:
+    """Whether what lists of k's name of x is to be packed: on GPUs, unless all rows of one k lie side by side."""
+    spread = backend_of(x.device) == "triton" and x.stride(0) != 1
+    return True if spread else False  # noqa: SIM210 - a branch to torch.compile
 
 
 def _name(size: int) -> str:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tilewright.ops.backend import backend_of
 from tilewright.ops.index import Index, last_of
 from tilewright.ops.kept import k_major
-from tilewright.ops.packing import pack
+from tilewright.ops.packing import apart, pack
 from tilewright.ops.products import arguments, listed_product, times, usual
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
@@ -57,7 +56,7 @@ class Pattern:
         packed = False
         if self.axis == "k" and self.tile * x.element_size() < SECTOR:
             given["w"] = k_major(w, again=True)
-            packed = self.tile == 1 and backend_of(x.device) == "triton" and x.stride(0) != 1
+            packed = self.tile == 1 and apart(x)
             if packed:
                 given["x_packed"] = pack(x, self.positions, self.counts, self.size)
             else:

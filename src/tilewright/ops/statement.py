@@ -19,7 +19,7 @@ from tilewright.analysis.domain import drivers, leading, unions
 from tilewright.analysis.follow import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
 from tilewright.formats.storage import parts_of, stored_dims
-from tilewright.ir.coord import Listed, Program
+from tilewright.ir.coord import Assign, Listed, Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
 from tilewright.ir.expr import Buffer, Expr, Var
@@ -189,11 +189,7 @@ class Statement:
         return buffer
 
     def classify(self) -> None:
-        """Which sizes are widths (compiled by class) and whether there are rows to list.
-
-        Widths are the contiguous dimensions of inputs, dense ones and those inside of stored entries; an
-        output's own last dimension is a coarse one.
-        """
+        """The shape of the nest, which sizes are compiled by class, and whether there are rows to list."""
         p = self.bound.program
         flat = lower_to_flat(lower_to_position(p))
         arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
@@ -201,27 +197,55 @@ class Statement:
         first = replace(flat, body=flat.body[:1]) if len(p.body) > 1 else flat
         self.nest = nest_of(first)
         self.product = product_of(self.nest)
-        held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
-        lists = {n.at.buffer for n in walk(p.body) if isinstance(n, Listed)}
-        widths: dict[str, None] = {}
-        for t in p.tensors:
-            listing = t in lists or (len(t.shape) == 1 and t.dtype in ("i32", "i64", "u8"))
-            if t.role == "in" and not t.sparse and t.shape and not listing:
-                arg = self.args.get(t.name)
-                unit = -1 if arg is None or arg.strided is None or arg.strided < 0 else arg.strided
-                widths.setdefault(self.name_of_size(t.shape[unit]))
-            elif t.role == "in" and t.sparse and len(t.shape) > rank(t):
-                widths.setdefault(self.name_of_size(t.shape[-1]))
-        self.widths = [w for w in widths if w not in held]
-        ends = [t.shape[-1] for t in p.outputs if not t.sparse and t.shape]
-        last = [e.name for e in ends if isinstance(e, Var)]
-        self.coarse = [n for n in last if n not in held and n not in self.widths]
+        self.measure(p)
         blocked = [a for a in self.args.values() if a.block != "1x1"]
         self.blocked = self.block_sizes(blocked)
         rows = self.nest.rows is not None or self.nest.edges is not None
         self.listed = rows and not self.nest.blocks and self.product is None
         self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
         self.lists = self.list_names()
+
+    def measure(self, p: Program) -> None:
+        """Which sizes are widths, coarse or plain; rows and columns of structures are neither.
+
+        Widths are the contiguous dimensions of inputs, dense ones and those inside of stored entries. Coarse are those
+        that may change with the data: the rows of a product, what is contiguous in an operand that lies turned, what is
+        only moved, an output's own last dimension. Plain are the lengths of outputs of one dimension.
+        """
+        held = {self.name_of_size(e) for t in p.tensors if t.sparse for e in t.shape[: rank(t)]}
+        lists = {n.at.buffer for n in walk(p.body) if isinstance(n, Listed)}
+        widths: dict[str, None] = {}
+        turned: dict[str, None] = {}
+        for t in p.tensors:
+            listing = t in lists or (len(t.shape) == 1 and t.dtype in ("i32", "i64", "u8"))
+            if t.role == "in" and not t.sparse and t.shape and not listing:
+                unit = self.unit_of(t)
+                size = self.name_of_size(t.shape[unit])
+                straight = unit == len(t.shape) - 1
+                (widths if straight and self.tells(size) else turned).setdefault(size)
+            elif t.role == "in" and t.sparse and len(t.shape) > rank(t):
+                widths.setdefault(self.name_of_size(t.shape[-1]))
+        if self.backend == "c":
+            widths, turned = widths | turned, {}
+        self.widths = [w for w in widths if w not in held]
+        turned |= dict.fromkeys(ends(p, 2))
+        self.coarse = [n for n in turned if n not in held and n not in self.widths]
+        self.plain = [n for n in ends(p) if n not in {*held, *self.widths, *self.coarse}]
+        self.ends = ends(p)
+
+    def unit_of(self, t: Tensor_) -> int:
+        """The dimension of a dense operand whose elements lie side by side."""
+        strided = self.args[t.name].strided
+        return len(t.shape) - 1 if strided is None or strided < 0 else strided
+
+    def tells(self, size: str) -> bool:
+        """Whether the width of a dense operand is worth a kernel: not if it is the rows of a product, nor where values
+        are only moved."""
+        if self.product is not None:
+            outs = self.bound.program.outputs
+            return size not in {self.name_of_size(t.shape[0]) for t in outs if len(t.shape) > 1}
+        moves = isinstance(self.traced.body[0], Assign) and not self.nest.reductions
+        return bool(self.views) or not moves
 
     def block_sizes(self, blocked: list[Arg]) -> dict[str, int]:
         """Sizes that blocks cut, with the block: a length counts as whole blocks, or as not."""
@@ -292,6 +316,12 @@ class Statement:
             if f"{name}.entries" in self.int_names:
                 made[f"{name}_entries"] = self.int_names.index(f"{name}.entries")
         return made
+
+
+def ends(p: Program, least: int = 1) -> list[str]:
+    """The last sizes of the dense outputs of so many dimensions or more, each once."""
+    outs = (t for t in p.outputs if not t.sparse and len(t.shape) >= least)
+    return list({e.name: None for t in outs if isinstance(e := t.shape[-1], Var)})
 
 
 def entries_of(t: Tensor_) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -30,8 +30,10 @@ from tilewright.support import knobs
 
 EXACT = 512
 NARROW = 1 << 31
+UNTOLD = 1 << 30  # an extent that is no part of a kernel's key: longer than any tile
 REMEMBERED = 4096
 VECTOR = 16
+WHOLE = 256  # a multiple of it is whole tiles
 DEPTH = 64  # of one step of a product over thin blocks
 DEEP = 16  # blocks that are a step of their own
 EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add up
@@ -39,6 +41,17 @@ EDGE_TILE = 1024  # numbers that a program makes where there is nothing to add u
 
 PRODUCT = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
 HALF_PRODUCT = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 4}
+
+
+class Asked(NamedTuple):
+    """What a Triton kernel is compiled for, beside its program: a setting, facts about sizes, widths that are known."""
+
+    setting: tuple[tuple[str, int], ...]
+    divisors: tuple[tuple[str, int], ...]
+    exact: tuple[tuple[str, int], ...]
+    small: bool
+    aligned: bool
+    precision: str
 
 
 class Step(Statement):
@@ -73,7 +86,7 @@ class Step(Statement):
         return served(self.traced, self.bound.program, self.backend)
 
     def ready(self, ints: Sequence[int], sizes: Sequence[int], aligned: bool = True) -> Ready:
-        """The kernel for these sizes: found by the sizes that matter, else by their classes.
+        """The kernel for these sizes: found by the sizes that matter, else by what the compiler would be told.
 
         Addresses are taken to be multiples of 16; a launch that finds others asks again.
         """
@@ -84,56 +97,63 @@ class Step(Statement):
             mark = (*mark, self.packed(ints))
         made = self.quick.get(mark)
         if made is None:
-            key = self.key(mark, sizes)
-            made = self.kernels.get(key)
-            if made is None:
-                named = dict(zip(self.size_names, sizes, strict=True))
-                with self.locating():
-                    made = self.kernels[key] = self.make(ints, named, mark)
+            named = dict(zip(self.size_names, sizes, strict=True))
+            with self.locating():
+                made = self.find(self.packed(ints), named, aligned)
             if len(self.quick) >= REMEMBERED:
                 self.quick.clear()
             self.quick[mark] = made
         return made
 
-    def key(self, mark: tuple[Any, ...], sizes: Sequence[int]) -> tuple[Any, ...]:
-        """Everything a kernel is compiled for. C: exact widths up to 512. Triton: classes of widths."""
+    def find(self, packed: int, sizes: dict[str, int], aligned: bool) -> Ready:
+        """The kernel, made if there is none. What it is made for is its key: C knows exact widths up to 512, Triton
+        a setting and classes of sizes."""
         if self.backend == "c":
-            exact = tuple([sizes[k] if sizes[k] <= EXACT else -1 for k in self.width_at])
-            return (*exact, mark[-1])
-        classes = tuple([self.divisor(self.size_names[k], sizes[k]) for k in self.narrow_at])
-        whole = tuple([sizes[k] % self.blocked[self.size_names[k]] == 0 for k in self.blocked_at])
-        spans = tuple([ceil_pow2(n) if (n := sizes[k]) else 0 for k in self.width_at])
-        small = all([sizes[k] < NARROW for k in self.narrow_at])
-        return (classes, whole, spans, small, *mark[-3:])
+            exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
+            key: tuple[Any, ...] = (*exact.items(), packed)
+            return self.kernels.get(key) or self.keep(key, self.make_c(exact, packed))
+        asked = self.asked(packed, sizes, aligned)
+        return self.kernels.get(asked) or self.keep(asked, self.make_triton(asked))
+
+    def keep(self, key: tuple[Any, ...], made: Ready) -> Ready:
+        self.kernels[key] = made
+        return made
+
+    def asked(self, packed: int, sizes: dict[str, int], aligned: bool) -> Asked:
+        setting = self.setting(unpack(packed), sizes)
+        divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
+        divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
+        exact = {n: sizes[n] for n in self.widths if _told_by_class(sizes[n])}
+        small = all(sizes[n] < NARROW for n in self.narrow)
+        facts = [tuple(sorted(made.items())) for made in (setting, divisors, exact)]
+        return Asked(facts[0], facts[1], facts[2], small, aligned, precision())
 
     def divisor(self, name: str, size: int) -> int:
-        """The class of a width; lengths that only an output has are not told apart below 16."""
+        """The class of a width; other lengths and strides have few classes, since they change from call to call."""
         made = divisor(size)
-        return 1 if made < VECTOR and name in self.coarse else made
+        if name in self.widths:
+            return made
+        if made < VECTOR or (name in self.plain and name != self.last):
+            return 1
+        return WHOLE if made >= WHOLE and name in self.coarse else VECTOR
 
     @cached_property
     def mark(self) -> Callable[[Sequence[int]], tuple[Any, ...]]:
         """The sizes that may change the kernel, as one generated function."""
-        at = sorted({*self.width_at, *self.blocked_at, *self.narrow_at})
+        names = {*self.narrow, *self.blocked, *self.spans}
+        at = [k for k, n in enumerate(self.size_names) if n in names]
         return eval(f"lambda s: ({''.join(f's[{k}], ' for k in at)})")
-
-    @cached_property
-    def width_at(self) -> list[int]:
-        made = [k for k, n in enumerate(self.size_names) if n in self.widths]
-        return made
 
     @cached_property
     def narrow(self) -> list[str]:
         """Sizes that fit 32 bits when they are below 2**31: widths and strides."""
-        return [*self.widths, *self.coarse, *(r.size for r in self.bound.rules if r.stride)]
+        strides = (r.size for r in self.bound.rules if r.stride)
+        return [*self.widths, *self.coarse, *self.plain, *strides]
 
     @cached_property
-    def narrow_at(self) -> list[int]:
-        return [k for k, n in enumerate(self.size_names) if n in self.narrow]
-
-    @cached_property
-    def blocked_at(self) -> list[int]:
-        return [k for k, n in enumerate(self.size_names) if n in self.blocked]
+    def spans(self) -> list[str]:
+        """The extents that a setting may be made for: of the last dense spatial loop, and of reductions."""
+        return [text(s.hi) for s in (*self.nest.free[-1:], *(r.loop for r in self.nest.reductions))]
 
     def packed(self, ints: Sequence[int]) -> int:
         """The setting: one is for all statements, several are for one each."""
@@ -147,29 +167,26 @@ class Step(Statement):
             return self.int_names.index(f"{self.lists[0]}setting")
         return len(self.int_names)
 
-    def make(self, ints: Sequence[int], sizes: dict[str, int], mark: tuple[Any, ...]) -> Ready:
+    def make_c(self, exact: dict[str, int], packed: int) -> Ready:
         p = self.bound.program
-        if self.backend == "c" and knobs.fallback() and not build_c.available():
+        if knobs.fallback() and not build_c.available():
             return Ready(self, driver.compile_slow(p))
-        if self.backend == "c":
-            exact = {n: sizes[n] for n in self.widths if sizes[n] <= EXACT}
-            asked = driver.COptions.of(unpack(self.packed(ints)))
-            return Ready(self, driver.compile_c(p, exact, asked))
-        setting = self.setting(unpack(self.packed(ints)), sizes)
-        divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
-        divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
+        return Ready(self, driver.compile_c(p, exact, driver.COptions.of(unpack(packed))))
+
+    def make_triton(self, asked: Asked) -> Ready:
+        setting = dict(asked.setting)
         options = driver.TritonOptions(
             setting.get("warps", 4),
             setting.get("stages", 3),
-            precision(),
+            asked.precision,
             registers=self.registers(setting),
         )
-        small = all(sizes[n] < NARROW for n in self.narrow)
-        known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if small}
-        known |= {n: Const(sizes[n], "i32") for n in self.widths if _told_by_class(sizes[n])}
+        known: dict[str, Expr] = {n: Var(n, "i32") for n in self.narrow if asked.small}
+        known |= {n: Const(v, "i32") for n, v in asked.exact}
+        told = setting, dict(asked.divisors), known, asked.aligned
         with on_device(self.device):
-            made = driver.compile_triton(p, setting, divisors, known, mark[-3], None, options)
-        return Ready(self, made, mark[-3])
+            made = driver.compile_triton(self.bound.program, *told, None, options)
+        return Ready(self, made, asked.aligned)
 
     def registers(self, setting: Setting) -> int | None:
         """The bound on registers: for rows from a list."""
@@ -190,10 +207,14 @@ class Step(Statement):
             return "padded" if self.lists is None else "lists"
         return "entries" if self.nest.reductions else ""
 
+    @property
+    def last(self) -> str | None:
+        """The size that the last dense spatial loop has."""
+        return text(self.nest.free[-1].hi) if self.nest.free else None
+
     def span(self, sizes: dict[str, int]) -> int:
         """The extent of the last dense spatial loop."""
-        last = self.nest.free[-1] if self.nest.free else None
-        return sizes.get(text(last.hi), EXACT) if last is not None else 1
+        return 1 if self.last is None else sizes.get(self.last, EXACT)
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""
@@ -215,6 +236,8 @@ class Step(Statement):
                 inside = int(held.loop.hi.value)
                 made.setdefault("blocks", 1 if inside >= DEEP else max(1, DEPTH // inside))
         else:
+            told = (*self.widths, *(self.ends if self.nest.reductions else ()), None)
+            span = span if self.last in told else UNTOLD
             made.setdefault("width", feature_width(span, self.half))
             if self.nest.rows is not None and span <= made["width"]:
                 made["whole"] = 1
@@ -237,10 +260,9 @@ class Step(Statement):
             reduce = [r for r in dense if not r.depth]
             if reduce:
                 name = text(reduce[0].loop.hi)
-                told = name in self.widths  # other lengths are no part of a kernel's key
-                extent = sizes.get(name, 64) if told else EXACT
+                extent = sizes.get(name, 64) if name in self.widths else UNTOLD
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
-                made["whole"] = int(told and extent <= made["width"])
+                made["whole"] = int(extent <= made["width"])
         if not self.nest.reductions and len(self.nest.free) > 1:
             made.setdefault("edges", max(1, EDGE_TILE // made["width"]))
         made.setdefault("rows", 8 if self.nest.rows is not None else 1)

@@ -23,7 +23,7 @@ LOOKED = 4096  # elements of a tile that is looked at
 SPAN = 1024  # of them, along a whole dimension where candidates are listed
 FAR = 32  # of them, along a whole dimension whose elements lie apart
 ACROSS = 512  # bytes beside each other for each warp: 16 for a thread
-STACK, STEPS = 8, 4  # elements apart in lanes, and how many times that many are unrolled
+STACK, STEPS = 4, 4  # elements apart in lanes, and how many times that many are unrolled
 
 
 def looks(nest: Nest, dense: list[Reduction]) -> bool:

@@ -159,7 +159,8 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     for r in nest.reductions:
         if r.depth and not r.variable:
             s = _dense_reduction(s, nest, r, setting)
-    listed = setting.get("listed") and all(f.monoid.joins for f in entries.folds)
+    alone = all(r.depth for r in nest.reductions if r is not entries)  # pieces are of one reduction
+    listed = setting.get("listed") and alone and all(f.monoid.joins for f in entries.folds)
     spread = "work_list" if listed else "pad"
     spread_by = [setting.get("rows", 8), setting.get("unroll", 1)]
     if listed and setting.get("shared"):

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
+from typing import Any, TypeGuard
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const, eq, select
@@ -106,18 +107,27 @@ def _guards(body: tuple[stmt.Stmt, ...], entries: Loop) -> tuple[Expr, ...]:
 def _reads_alone(rows: Loop, entries: Loop, guarded: bool) -> str:
     """A buffer that is read at an empty lane, where neither the entries' guard nor the stores' is in force.
 
-    guarded: what stands directly under the rows has a guard of its own.
+    guarded: what stands directly under the rows, and loops beside that over the entries, have guards of their own.
     """
-    lets = (s for s in within(rows.body) if isinstance(s, stmt.Let))
-    inside = {id(s) for s in within(entries.body)}
-    for s in lets:
-        if guarded and any(s is x for x in rows.body):
-            continue
-        for n in walk(s.value):
-            if id(s) not in inside and isinstance(n, Load | Lookup):
-                if rows.var in flat.made_of(rows.body, n):
-                    return n.buffer.name
+    apart = {id(s) for s in within(entries.body)}
+    if guarded:
+        apart |= {id(s) for s in rows.body}
+        apart |= {id(s) for x in within(rows.body) if _beside(x, entries) for s in within(x.body)}
+    for s in within(rows.body):
+        if isinstance(s, stmt.Let) and id(s) not in apart and _read_by(rows, s.value):
+            return _read_by(rows, s.value)[0]
     return ""
+
+
+def _read_by(rows: Loop, e: Any) -> list[str]:
+    """The buffers that are read at a place which depends on the row."""
+    found = (n for n in walk(e) if isinstance(n, Load | Lookup))
+    return [n.buffer.name for n in found if rows.var in flat.made_of(rows.body, n)]
+
+
+def _beside(s: stmt.Stmt, entries: Loop) -> TypeGuard[Loop]:
+    """Whether a statement is a loop over something else than the entries, as the diagonals of a row."""
+    return isinstance(s, Loop) and all(x is not entries for x in (s, *within(s.body)))
 
 
 def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -> flat.Program:
@@ -138,7 +148,14 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
         held = Var(fresh(p, "held"), "b1")
         bounds = (stmt.Let(held, reduce(and_, m.guards)), stmt.Guard(held, bounds))
         bounded = live & held
-    body = splice(m.rows.body, _entries(p, m, longest, const(1), unroll))
+    over = _entries(p, m, longest, const(1), unroll)
+
+    def guard(s: stmt.Stmt) -> list[stmt.Stmt] | None:
+        if _beside(s, m.entries) and _read_by(m.rows, s.body):
+            return [replace(s, body=(stmt.Guard(live, s.body),))]
+        return over(s)
+
+    body = splice(m.rows.body, guard)
     body = tuple(stmt.Guard(live, (s,)) if _reads(s) else s for s in body)
 
     def rule(loop: Loop) -> list[stmt.Stmt]:
