@@ -65,6 +65,7 @@ class Sizes:
 
 
 SIZES = {"cuda": Sizes(4096, (1024, 4096)), "cpu": Sizes(512, (256, 1024))}
+LIKE = {"f16": "bf16", "bf16": "f16"}  # whose scales serve where none were measured
 DTYPES = {"cuda": ("bf16", "f16", "f32"), "cpu": ("f32",)}
 
 
@@ -97,7 +98,10 @@ def profile(args: argparse.Namespace) -> int:
     if args.results is not None:
         rows = [r for r in machine.read(args.results)["rows"] if r["kind"] == "product"]
         scales = fit(rows, lambda dtype: next(c for c in made if c.dtype == dtype))
-        made = [replace(c, scale=scales.get(c.dtype, {})) for c in made]
+        made = [
+            replace(c, scale=scales.get(c.dtype) or scales.get(LIKE.get(c.dtype, ""), {}))
+            for c in made
+        ]
     by = versions() if args.tiles is None else tiles.made_by(args.tiles)
     path = tiles.write(args.json or tiles.path_of(made[0].device), made, by)
     tiles.forget()

@@ -29,7 +29,7 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.index import FEW
 from tilewright.ops.kept import k_major
 from tilewright.ops.library import wants_grad
-from tilewright.ops.packing import apart, from_packed, packing
+from tilewright.ops.packing import apart, from_packed, packing, places
 from tilewright.ops.products import (
     PRODUCT,
     TO_W,
@@ -56,7 +56,7 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     if b is not None:
         given["b"] = b
     name, before = _program(axis, packed, b is not None, _flagged(axis, x, w))
-    return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before))[0]
+    return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before, packed))[0]
 
 
 def _flagged(axis: str, x: Tensor, w: Tensor) -> bool:
@@ -69,12 +69,13 @@ def _flagged(axis: str, x: Tensor, w: Tensor) -> bool:
     return True if (w if axis == "n" else x).shape[0] <= ALONE else False  # noqa: SIM210 - a branch
 
 
-def _settings(axis: str, x: Tensor, columns: int, before: int) -> list[int]:
+def _settings(axis: str, x: Tensor, columns: int, before: int, packed: bool) -> list[int]:
     """One for each statement, the product's after those before it; on a CPU one for all."""
     if backend_of(x.device) == "c":
         return [FEW]
     setting = usual(x, x.shape[0], columns)
-    return [*[0] * before, pack(k_lists(GROUP, 1) if setting and axis == "k" else setting)]
+    product = pack(k_lists(GROUP, 1) if setting and axis == "k" else setting)
+    return [*[0] * (before - packed), *[places(x, GROUP)] * packed, product]
 
 
 def _program(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[str, int]:

@@ -21,12 +21,23 @@ from tilewright.language.trace import Param, Ref, Traced, axes, listed, part, tr
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
 from tilewright.ops.registry import register
+from tilewright.ops.settings import ceil_pow2
+from tilewright.ops.settings import pack as packed_setting
+
+TILE = 4096  # elements that a program packs: lists are short, and programs beyond their end are not free
 
 
 def pack(x: Tensor, positions: Tensor, counts: Tensor, size: int) -> Tensor:
     """[room, rows], in one launch. size: rows that share a list, 0 for all of them"""
     given = {"x": x.detach(), "k_list": positions, "k_count": counts}
-    return again(_name(size), given, lambda *_: [])[0]
+    return again(_name(size), given, lambda *_: [places(x, size)])[0]
+
+
+def places(x: Tensor, size: int) -> int:
+    """The setting: how many places of a list a program takes on a GPU."""
+    if backend_of(x.device) != "triton" or not 16 <= size <= TILE // 16:
+        return 0
+    return packed_setting({"width": TILE // ceil_pow2(size)})
 
 
 def apart(x: Tensor) -> bool:

@@ -224,7 +224,7 @@ class Step(Statement):
             made = {**(HALF_PRODUCT if self.half else PRODUCT), **made}
         elif self.nest.blocks:
             made.setdefault("width", max(16, feature_width(span, self.half)))
-            if not self.nest.reductions:
+            if not self.nest.reductions and "width" not in given:
                 inside = max(int(b.hi.value) for b in self.nest.blocks)  # type: ignore[attr-defined]
                 made["width"] = max(16, min(made["width"], EDGE_TILE // ceil_pow2(inside)))
             whole = any(r.depth for r in self.nest.reductions) or "softmax" in str(self.traced)
