@@ -5,7 +5,6 @@ page("h200_dynamic", held)      # lines of Markdown; held: the file as read
 
 from __future__ import annotations
 
-from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ TITLES = {
     "cpu_dynamic": "Zeros found in each call, on the CPU",
 }
 Row = dict[str, Any]
-
-
-def over_dense(rows: list[Row]) -> tuple[float, float]:
-    """The choice over dense: geometric mean, least."""
-    found = [r["dense_ms"] / r["auto_ms"] for r in rows if r["kind"] == "product"]
-    return exp(sum(map(log, found)) / len(found)), min(found)
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -136,11 +136,6 @@ def summary() -> list[str]:
             times(attention["over_probe_best_least"]),
         ],
         [
-            "`tw.linear.auto`, H200, zeros found in each call (168 cases)",
-            "dense torch",
-            *map(times, dynamic_tables.over_dense(load("h200_dynamic")["rows"])),
-        ],
-        [
             "SpMM fp32, 2 CPU cores",
             "hand-written C",
             times(cpu["over_probe"]),

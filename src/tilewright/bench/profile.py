@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tilewright.bench import machine, timing
-from tilewright.bench.dynamic_regret import fit
+from tilewright.bench.dynamic_regret import fit, regret, regret_table
 from tilewright.bench.suite import Options, Run, seeded
 from tilewright.bench.tables import Cell, table
 from tilewright.language import functions as fn
@@ -95,9 +95,11 @@ def profile(args: argparse.Namespace) -> int:
     kind = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     run = Run("profile", Options(device=kind))
     made = tiles.read(args.tiles) if args.tiles is not None else _measured(run, kind)
+    said = []
     if args.results is not None:
         rows = [r for r in machine.read(args.results)["rows"] if r["kind"] == "product"]
-        scales = fit(rows, lambda dtype: next(c for c in made if c.dtype == dtype))
+        known = lambda dtype: next(c for c in made if c.dtype == dtype)
+        scales, said = fit(rows, known), [regret_table(regret(rows, known))]
         made = [
             replace(c, scale=scales.get(c.dtype) or scales.get(LIKE.get(c.dtype, ""), {}))
             for c in made
@@ -105,7 +107,7 @@ def profile(args: argparse.Namespace) -> int:
     by = versions() if args.tiles is None else tiles.made_by(args.tiles)
     path = tiles.write(args.json or tiles.path_of(made[0].device), made, by)
     tiles.forget()
-    print("\n\n".join(map(told, made)) + f"\n\n{path}")
+    print("\n\n".join([*map(told, made), *said, str(path)]))
     return 1 if run.failures else 0
 
 

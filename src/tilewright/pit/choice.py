@@ -13,14 +13,14 @@ measured and nothing waits: numbers in, a word out (`pit/watch.py` brings the nu
     print(choose.explain(site))
 
 An estimate is product (tile steps over all multiprocessors), gather (what gathering adds to them), tail (the last
-wave, or the longest group), zeros (outputs set to 0), index, start. A family is left for another only if that is a
-tenth cheaper: the numbers are one call old.
+wave, or the longest group), zeros (outputs set to 0), stores (outputs of groups), index, start. A family is left for
+another only if that is a tenth cheaper: the numbers are one call old.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from tilewright.pit.microtile import BYTES
@@ -74,14 +74,15 @@ class Estimate:
     gather: float = 0.0
     tail: float = 0.0
     zeros: float = 0.0
+    stores: float = 0.0
     index: float = 0.0
     start: float = 0.0
     scale: float = 1.0
 
     @property
     def total(self) -> float:
-        whole = self.product + self.gather + self.tail + self.zeros + self.index + self.start
-        return whole * self.scale
+        whole = self.product + self.gather + self.tail + self.zeros + self.stores
+        return (whole + self.index + self.start) * self.scale
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,14 @@ def decide(site: Site, seen: Statistics, costs: Costs, before: str | None = None
 def estimates(site: Site, seen: Statistics, costs: Costs) -> list[Estimate]:
     """One of dense and one of each family that was looked for.
 
-    The vendor's product is taken to be as good as any plain tile, so that skipping nothing never pays.
+    The vendor's product is taken to be as good as any plain tile, so that skipping nothing never pays; and to split
+    sums where its tiles are few, so that it has no tail.
     """
-    plain = (costs.dense, *costs.tiles)
-    made = [_best([_tiled("dense", site, site.rows, t, costs, gathers=False) for t in plain])]
+    vendor, *plain = (
+        _tiled("dense", site, site.rows, t, costs, gathers=False)
+        for t in (costs.dense, *costs.tiles)
+    )
+    made = [_best([replace(vendor, tail=0.0), *plain])]
     if "rows" in seen:
         made.append(_best([_rows(site, seen["rows"], t, costs) for t in costs.tiles]))
     for family in ("k", "blocks"):
@@ -156,8 +161,12 @@ def _tiled(
 
 
 def _rows(site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
-    zeros = site.rows * site.columns * BYTES[site.dtype] / costs.write
-    return _tiled("rows", site, seen.kept, t, costs, True, zeros=zeros, index=_index(site, costs))
+    more = {"zeros": _written(site, costs), "index": _index(site, costs)}
+    return _tiled("rows", site, seen.kept, t, costs, True, **more)
+
+
+def _written(site: Site, costs: Costs) -> float:
+    return site.rows * site.columns * BYTES[site.dtype] / costs.write
 
 
 def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
@@ -179,8 +188,9 @@ def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estim
         product=units * mean * t.step,
         gather=units * mean * (each - t.step),
         tail=(waves - units * mean) * each,
+        stores=_written(site, costs),
         index=_index(site, costs),
-        start=t.start,
+        start=max(t.start, costs.dense.start),
         scale=costs.scale.get(family, 1.0),
     )
 
@@ -213,7 +223,7 @@ class Chooser:
             return f"{site}: nothing was chosen yet"
         made = self.made[site]
         lines = [f"{site}: {made.family} ({made.why}; tiles {self.costs(site).source})"]
-        causes = ("product", "gather", "tail", "zeros", "index", "start")
+        causes = ("product", "gather", "tail", "zeros", "stores", "index", "start")
         for e in made.estimates:
             seen = made.statistics.get(e.family)
             share = "all" if seen is None else f"{seen.share:.1%} kept"

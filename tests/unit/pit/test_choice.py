@@ -82,6 +82,23 @@ def test_every_cost_counts(cause: str, changed: dict[str, object]) -> None:
     assert after.total > before.total
 
 
+def test_groups_store_what_they_make_and_start_no_sooner_than_the_vendor() -> None:
+    slow = replace(COSTS, write=COSTS.write / 4, dense=replace(COSTS.dense, start=99.0))
+    before, after = (
+        next(e for e in estimates(SITE, {"blocks": blocks(0.05)}, c) if e.family == "blocks")
+        for c in (COSTS, slow)
+    )
+    assert after.stores == pytest.approx(4 * before.stores) and after.start == 99.0
+    assert after.total > before.total
+
+
+def test_the_vendor_splits_sums_where_tiles_are_few() -> None:
+    """8 tiles for 132 multiprocessors: no family of whole tiles keeps them busy."""
+    few = replace(SITE, rows=256, columns=1024, inner=65536)
+    dense = next(iter(estimates(few, {}, COSTS)))
+    assert dense.tail == 0 and dense.product < dense.tile.step * few.inner / dense.tile.bk
+
+
 def test_a_longest_group_counts() -> None:
     even, uneven = blocks(0.05), replace(blocks(0.05), longest=WIDE)
     small = replace(SITE, columns=64)
