@@ -12,6 +12,10 @@ from ops.places import Place
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tilewright as tw
+from tilewright.formats.bind import bind
+from tilewright.formats.storage import Spec
+from tilewright.ir.coord import Append, Reduce
+from tilewright.ir.node import walk
 from tilewright.ops.index import Index
 from tilewright.pit import detect
 from tilewright.runtime.counters import counters
@@ -215,3 +219,12 @@ def test_refusals(name: str) -> None:
     with pytest.raises(TilewrightError) as why:
         action()
     assert told in str(why.value)
+
+
+@pytest.mark.parametrize("dtype", ["u8", "bf16", "f32"])
+def test_places_are_added_up_in_whole_numbers(dtype: str) -> None:
+    """Floats would lose places beyond 2**24, whatever the dtype of the values that are looked at."""
+    program = bind(detect.raised(1024), {"seen": Spec("dense", dtype, 1)}).program
+    (made,) = (s for s in program.body if isinstance(s, Append))
+    sums = [n for n in walk(made.start) if isinstance(n, Reduce)]
+    assert [n.monoid.dtypes for n in sums] == [("i64",)]

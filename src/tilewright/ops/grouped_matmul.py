@@ -34,6 +34,7 @@ from tilewright.ops.vendor import SERVED
 from tilewright.support.errors import error
 from tilewright.support.places import public
 
+STAGES = 4  # of small tiles: there are many, so that two share a multiprocessor
 FIELDS = (
     4  # behind the places of a tile: its owner, their number, and nothing, so that rows are aligned
 )
@@ -188,7 +189,7 @@ def _known(slots: int) -> int:
 def _setting(x: Tensor, size: int) -> list[int]:
     if backend_of(x.device) != "triton":
         return []
-    wide = LARGE if size >= 128 else SMALL
+    wide = LARGE if size >= 128 else {**SMALL, "stages": STAGES}
     return [pack({**(wide if x.dtype.itemsize == 2 else PRODUCT), "bm": size})]
 
 
