@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from ops.matrices import TOLERANCE, close, randn
@@ -202,3 +204,25 @@ def test_mistakes(name: str) -> None:
     call, told = WRONG[name]
     with pytest.raises(TilewrightError, match=told):
         call(randn(4, 6), randn(3, 6), randn(3))
+
+
+@pytest.mark.parametrize("expected", [0, 1, 40, 5000])
+def test_what_is_expected_changes_no_result(expected: int, where: Place) -> None:
+    x, w = randn(40, 32, seed=1, device=where.device), randn(24, 32, seed=2, device=where.device)
+    x[torch.arange(40, device=where.device) % 3 > 0] = 0
+    family = FAMILIES["rows"]
+    known = replace(family.detect(x), expected=expected)
+    close(family.run(x, w, known), linear(x, w))
+
+
+def test_a_graph_does_not_copy_its_weights() -> None:
+    """Families over k's read w by k: in a CUDA graph only if it lies so already."""
+    x, w = randn(64, 32, seed=1), randn(48, 32, seed=2)
+    place = dynamic._place(x, w)
+    place.family = FAMILIES["k"]
+    assert place.frozen(x, w) is None
+    by_k = w.t().contiguous().t()
+    found = place.frozen(x, by_k)
+    assert found is not None and found[0] is FAMILIES["k"]
+    close(found[0].run(x, by_k, found[1]), linear(x, w))
+    dynamic.forget()
