@@ -264,6 +264,16 @@ def test_scales_are_fitted_to_tiles_measured_before(tmp_path: Path) -> None:
     assert tiles.made_by(after) == "measured elsewhere"
 
 
+def test_scales_without_results_stay(tmp_path: Path) -> None:
+    """Tiles of a dtype that no result has keep theirs; results of a dtype without tiles are no use."""
+    before, after, results = (tmp_path / f"{n}.json" for n in ("before", "after", "results"))
+    tiles.write(before, [replace(COSTS, dtype="f32", scale={"rows": 2.5})], "elsewhere")
+    results.write_text(json.dumps({"rows": measured({})}))
+    given = ["--device", "cpu", "--results", str(results), "--tiles", str(before)]
+    assert profile.main([*given, "--json", str(after)]) == 0
+    assert tiles.read(after)[0].scale == {"rows": 2.5}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_profile_needs_its_device() -> None:
     with pytest.raises(Exception, match="there is no GPU"):

@@ -84,3 +84,10 @@ def test_mixed_dtypes(where: Place, request: pytest.FixtureRequest) -> None:
         close(tw.linear(x, w, sparse=rows), whole(x.double(), w, None, rows))
     except tw.TilewrightError as why:
         assert why.entry == "dtype"
+
+
+@pytest.mark.parametrize("sparse", ["rows", "k"])
+def test_products_of_no_terms(sparse: str, where: Place) -> None:
+    x, w = torch.zeros(2, 3, 0, device=where.device), torch.zeros(4, 0, device=where.device)
+    y = tw.linear(x, w, sparse=sparse)
+    assert y.shape == (2, 3, 4) and not y.any()

@@ -261,3 +261,19 @@ def test_it_is_the_public_one() -> None:
     with backend("c"):
         _, index = tw.ops.linear_relu(*sparse(4, 6, 3))
     assert "micro-tiles of 32 x 1 in 4 x 6" in str(index) and "in any order" in str(index)
+
+
+@pytest.mark.parametrize("tile", [(32, 1), (8, 16)], ids=str)
+@pytest.mark.parametrize("dtypes", ["half float none", "half half float", "float half half"])
+def test_dtypes_are_promoted_whatever_the_tile(dtypes: str, tile: Any, where: Place) -> None:
+    x, w, b = (
+        None if d == "none" else randn(*shape, seed=n, device=where.device).to(getattr(torch, d))
+        for n, (d, shape) in enumerate(
+            zip(dtypes.split(), ((40, 24), (48, 24), (48,)), strict=True)
+        )
+    )
+    with torch.autocast(where.device.type, torch.bfloat16):
+        h, _ = linear_relu(x, w, b, tile=tile)
+    assert h.dtype == torch.float32
+    exact = torch.nn.functional.linear(x.float(), w.float(), None if b is None else b.float())
+    torch.testing.assert_close(h, exact.relu(), rtol=1e-3, atol=1e-2)

@@ -1,10 +1,9 @@
 """Products over zeros that are found in each call, y = x @ w.T, beside dense and beside torch's ways to skip.
 
 A case is a shape, a dtype, a granularity and a sparsity. Ours are the families of `ops/families.py` and the choice
-between them; each is timed with the index built inside and with the index given, over weights that
-lie as it reads them. What asks the host for a number
-cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed apart, and so are layers that make the
-index while they compute (bench/dynamic_layers.py).
+between them; each is timed with the index built inside and with the index given, over weights that lie as it reads
+them. What asks the host for a number cannot be a graph: it is timed eagerly, gaps included. Detection alone is timed
+apart, and so are layers that make the index while they compute (bench/dynamic_layers.py).
 """
 
 from __future__ import annotations

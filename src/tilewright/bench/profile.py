@@ -12,7 +12,7 @@ product, gathered ones of a product over every second row, by the same tiles.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tilewright.bench import machine, timing
-from tilewright.bench.dynamic_regret import fit, regret, regret_table
+from tilewright.bench.dynamic_regret import fit, regret, regret_table, short
 from tilewright.bench.suite import Options, Run, seeded
 from tilewright.bench.tables import Cell, table
 from tilewright.language import functions as fn
@@ -97,18 +97,21 @@ def profile(args: argparse.Namespace) -> int:
     made = tiles.read(args.tiles) if args.tiles is not None else _measured(run, kind)
     said = []
     if args.results is not None:
+        known = {c.dtype: c for c in made}
         rows = [r for r in machine.read(args.results)["rows"] if r["kind"] == "product"]
-        known = lambda dtype: next(c for c in made if c.dtype == dtype)
-        scales, said = fit(rows, known), [regret_table(regret(rows, known))]
-        made = [
-            replace(c, scale=scales.get(c.dtype) or scales.get(LIKE.get(c.dtype, ""), {}))
-            for c in made
-        ]
+        rows = [r for r in rows if short(r) in known]
+        scales, said = fit(rows, known.__getitem__), [regret_table(regret(rows, known.__getitem__))]
+        made = [replace(c, scale=_scale(c, scales)) for c in made]
     by = versions() if args.tiles is None else tiles.made_by(args.tiles)
     path = tiles.write(args.json or tiles.path_of(made[0].device), made, by)
     tiles.forget()
     print("\n\n".join([*map(told, made), *said, str(path)]))
     return 1 if run.failures else 0
+
+
+def _scale(c: Costs, scales: dict[str, dict[str, float]]) -> Mapping[str, float]:
+    """What was fitted for a dtype, or for one like it; else as before."""
+    return scales.get(c.dtype) or scales.get(LIKE.get(c.dtype, "")) or c.scale
 
 
 def _measured(run: Run, kind: str) -> list[Costs]:

@@ -9,8 +9,9 @@ whole product: nothing but zeros is skipped.
 
     y = found_product("k", x, w, b)
 
-What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs, and of rows where
-they are not too many, are made of flags; other rows come in any order.
+What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs are made of flags,
+and so are those of up to 8192 rows where their order matters: on CPUs, and where gradients add them up. Other rows come
+in any order.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
 
 
 def _flagged(axis: str, x: Tensor, w: Tensor) -> bool:
-    """Whether lists are made of flags. Whole rows come in any order on a GPU, unless a gradient adds them up."""
+    """Whether lists are made of flags, in order. On a GPU whole rows are not, unless a gradient adds them up."""
     gpu = backend_of(x.device) == "triton"
     if axis == "k":
         return gpu

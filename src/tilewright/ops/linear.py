@@ -70,7 +70,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, *, sparse: Any = None)
         made: Tensor = linear.auto(x, w, b)  # type: ignore[attr-defined]
         return made
     check_operands(x, w, b, where)
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.flatten(0, -2)
     y = _product(flat, w, b, sparse, x, where)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 
@@ -144,13 +144,12 @@ def _call(
     if setting is None and torch.compiler.is_compiling():
         setting = usual(x, rows.shape[0], w.shape[0])
     elif setting is None:
-        many = rows.shape[0].bit_length()
+        made = usual(x, rows.shape[0], w.shape[0])
+        many = (rows.shape[0].bit_length(), *made.values())
         at = (text, x.shape, w.shape[0], many, x.get_device(), cpu_backend())
         choice = DENSE.get(at)
         if choice is None:
-            choice = chosen(
-                DENSE, at, text, [x, w, rows], None, usual(x, rows.shape[0], w.shape[0])
-            )
+            choice = chosen(DENSE, at, text, [x, w, rows], None, made)
         setting = choice.setting
     if b is not None:
         given["b"] = b

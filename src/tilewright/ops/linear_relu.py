@@ -1,8 +1,9 @@
 """tw.ops.linear_relu: a layer with ReLU, and an index of what the ReLU left, for the layer after it.
 
 On a GPU the index is made in the epilogue of the product: values are looked at while they are on chip
-(pit/epilogue.py). On a CPU, and for micro-tiles of several columns, whose answers the threads of a product would have
-to exchange (measured: 1.4 times the product), torch multiplies, and a detector follows.
+(pit/epilogue.py). On a CPU torch multiplies, and a detector follows; so it does for micro-tiles of several columns,
+unless h is stored by columns: the threads of a product would have to exchange their answers, which took 1.4 times as
+long as the product.
 
     h, index = linear_relu(x, w1, b1)              # h = relu(x @ w1.T + b1)
     y = tw.linear(h, w2, b2, sparse=index)         # of each 32 rows, only the k's where one of them is not 0
@@ -68,7 +69,7 @@ def linear_relu(
     by_k = _by_k(layout, (rows, columns), x, where)
     ordered = ordered or torch.are_deterministic_algorithms_enabled()
     if columns > 1 and not by_k and backend_of(x.device) == "triton":
-        h = functional.linear(flat, w, b).relu()
+        h = _by_vendor(flat, w, b)
         index = Index.from_values(h, (rows, columns), grouped=True, ordered=ordered)
         return h if x.dim() == 2 else h.reshape(*x.shape[:-1], w.shape[0]), index
     name = _layer(rows, columns, by_k, b is not None, ordered)
@@ -78,6 +79,16 @@ def linear_relu(
     h = h.t() if by_k else h
     index = Index(found, counts, (flat.shape[0], w.shape[0]), (rows, columns), ordered)
     return h if x.dim() == 2 else h.reshape(*x.shape[:-1], w.shape[0]), index
+
+
+def _by_vendor(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """The layer in the widest of the dtypes, as the epilogue has it; autocast changes neither."""
+    given = [x, w] if b is None else [x, w, b]
+    dtype = x.dtype
+    for t in given[1:]:
+        dtype = torch.promote_types(dtype, t.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        return functional.linear(*(t.to(dtype) for t in given)).relu()
 
 
 def _checked(tile: Any, where: str) -> tuple[int, int]:
@@ -152,10 +163,11 @@ def _by_torch(tensors: Mapping[str, Tensor], by_k: bool) -> Tensor:
     dtype = torch.promote_types(x.dtype, w.dtype)
     dtype = dtype if b is None else torch.promote_types(dtype, b.dtype)
     x, w = x.to(dtype), w.to(dtype)
-    if by_k:
-        z = torch.mm(w, x.t()) if b is None else torch.addmm(b.to(dtype)[:, None], w, x.t())
-    else:
-        z = torch.mm(x, w.t()) if b is None else torch.addmm(b.to(dtype), x, w.t())
+    with torch.autocast(x.device.type, enabled=False):
+        if by_k:
+            z = torch.mm(w, x.t()) if b is None else torch.addmm(b.to(dtype)[:, None], w, x.t())
+        else:
+            z = torch.mm(x, w.t()) if b is None else torch.addmm(b.to(dtype), x, w.t())
     return z.relu_()
 
 

@@ -33,7 +33,7 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     where = "masked_linear(x, w, mask, b)"
     check_operands(x, w, b, where)
     rows, columns = _block(w, mask, where)
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.flatten(0, -2)
     needs = torch.is_grad_enabled() and x.requires_grad
     if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
         blocks, lists = (height, width, width, height), _lists(mask, 1, needs)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tilewright.ops.index import Index, last_of
 from tilewright.ops.kept import k_major
 from tilewright.ops.packing import apart, pack
-from tilewright.ops.products import arguments, listed_product, times, usual
+from tilewright.ops.products import arguments, listed_product, times
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 
@@ -43,9 +43,7 @@ class Pattern:
         self, x: Tensor, w: Tensor, setting: Setting | None = None
     ) -> tuple[str, list[Tensor], list[int]]:
         """What the registered operator gets."""
-        if setting is None and self.expected:
-            setting = usual(x, self.expected, w.shape[0])
-        return arguments(*self.program(x, w), setting, self.tile)
+        return arguments(*self.program(x, w), setting, self.tile, self.expected)
 
     def program(
         self, x: Tensor, w: Tensor, b: Tensor | None = None

@@ -187,10 +187,16 @@ def times(name: str, given: Mapping[str, Tensor], tile: int = 1, expected: int =
 
 
 def arguments(
-    name: str, given: Mapping[str, Tensor], setting: Setting | None = None, tile: int = 1
+    name: str,
+    given: Mapping[str, Tensor],
+    setting: Setting | None = None,
+    tile: int = 1,
+    expected: int = 0,
 ) -> tuple[str, list[Tensor], list[int]]:
     """What the registered operator gets for it."""
-    setting = _chosen(name, given, tile) if setting is None else setting
+    if setting is None:
+        made = usual(given["x"], expected, given["w"].shape[0]) if expected else None
+        setting = _chosen(name, given, tile, made)
     return dense_text(name, given), list(given.values()), _packed(setting)
 
 

@@ -207,7 +207,12 @@ class Step(Statement):
             return "padded" if self.lists is None else "lists"
         return "entries" if self.nest.reductions else ""
 
-    @property
+    @cached_property
+    def whole(self) -> int:
+        """Whether tiles over blocks have all features: sums inside of sums do."""
+        return int(any(r.depth for r in self.nest.reductions) or "softmax" in str(self.traced))
+
+    @cached_property
     def last(self) -> str | None:
         """The size that the last dense spatial loop has."""
         return text(self.nest.free[-1].hi) if self.nest.free else None
@@ -227,8 +232,7 @@ class Step(Statement):
             if not self.nest.reductions and "width" not in given:
                 inside = max(int(b.hi.value) for b in self.nest.blocks)  # type: ignore[attr-defined]
                 made["width"] = max(16, min(made["width"], EDGE_TILE // ceil_pow2(inside)))
-            whole = any(r.depth for r in self.nest.reductions) or "softmax" in str(self.traced)
-            made.setdefault("whole", int(whole))
+            made.setdefault("whole", self.whole)
             if made["whole"]:
                 made["width"] = max(16, ceil_pow2(span))
             held = block_product(self.nest)

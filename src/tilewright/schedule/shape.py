@@ -6,6 +6,7 @@ In: an unscheduled stage III program with one nest. Out: `Nest`, which the defau
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var
@@ -70,7 +71,7 @@ class Nest:
         """Whether no other reduction decides the bounds of this one."""
         return not any(self.steers(o.loop.var, r.loop) for o in self.reductions if o is not r)
 
-    @property
+    @cached_property
     def rows(self) -> tuple[Loop, Reduction] | None:
         for r in self.reductions:
             for s in self.spatial:
@@ -78,7 +79,7 @@ class Nest:
                     return (s, r) if self.fits_lanes(s, r) and self.alone(r) else None
         return None
 
-    @property
+    @cached_property
     def edges(self) -> tuple[Loop, Loop] | None:
         """(rows, entries): something done for each stored entry of a row."""
         for e in self.spatial:
@@ -90,12 +91,12 @@ class Nest:
                     return None if held or below else (s, e)
         return None
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Loop, ...]:
         """Spatial loops of constant extent: the inside of a block."""
         return tuple(s for s in self.spatial if isinstance(s.hi, Const))
 
-    @property
+    @cached_property
     def free(self) -> tuple[Loop, ...]:
         """Spatial loops over a whole dense dimension."""
         rows = self.rows
