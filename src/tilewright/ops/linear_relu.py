@@ -83,12 +83,17 @@ def linear_relu(
 
 def _by_vendor(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """The layer in the widest of the dtypes, as the epilogue has it; autocast changes neither."""
-    given = [x, w] if b is None else [x, w, b]
-    dtype = x.dtype
-    for t in given[1:]:
-        dtype = torch.promote_types(dtype, t.dtype)
     with torch.autocast(x.device.type, enabled=False):
-        return functional.linear(*(t.to(dtype) for t in given)).relu()
+        return functional.linear(*_promoted(x, w, b)).relu()
+
+
+def _promoted(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same in the widest of their dtypes."""
+    dtype = torch.promote_types(x.dtype, w.dtype)
+    if b is None:
+        return x.to(dtype), w.to(dtype), None
+    dtype = torch.promote_types(dtype, b.dtype)
+    return x.to(dtype), w.to(dtype), b.to(dtype)
 
 
 def _checked(tile: Any, where: str) -> tuple[int, int]:
@@ -160,14 +165,12 @@ def _by_torch(tensors: Mapping[str, Tensor], by_k: bool) -> Tensor:
     """The product on a CPU."""
     x, w, b = (None if n not in tensors else tensors[n].detach() for n in ("x", "w", "b"))
     assert x is not None and w is not None
-    dtype = torch.promote_types(x.dtype, w.dtype)
-    dtype = dtype if b is None else torch.promote_types(dtype, b.dtype)
-    x, w = x.to(dtype), w.to(dtype)
+    x, w, b = _promoted(x, w, b)
     with torch.autocast(x.device.type, enabled=False):
         if by_k:
-            z = torch.mm(w, x.t()) if b is None else torch.addmm(b.to(dtype)[:, None], w, x.t())
+            z = torch.mm(w, x.t()) if b is None else torch.addmm(b[:, None], w, x.t())
         else:
-            z = torch.mm(x, w.t()) if b is None else torch.addmm(b.to(dtype), x, w.t())
+            z = torch.mm(x, w.t()) if b is None else torch.addmm(b, x, w.t())
     return z.relu_()
 
 

@@ -9,7 +9,7 @@ In: an unscheduled stage III program with an append. Out: a scheduled one with i
 from __future__ import annotations
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Const, Load, Var, const
+from tilewright.ir.expr import Const, Load, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import lanes_of, value_lanes
@@ -38,7 +38,8 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     inner = [
         r for r in nest.reductions if around and any(n is r.loop for n in walk(around[-1].body))
     ]
-    apart = apart_of(nest, inner, _last(around, s)) if s.shared else []
+    over = [x for x in around if not uses(s.group, x.var)]
+    apart = apart_of(nest, inner, over[-1].var if over else None) if s.shared else []
     room = _room(s.shared, bool(nest.reductions), bool(inner))
     most = room = across(inner, setting.get("warps", WARPS)) if apart else room
     for r in nest.reductions:
@@ -50,7 +51,6 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         inside = r in inner
         made, used = in_lanes(made, nest, r, room if inside else most)
         room //= used if inside else 1
-    over = [x for x in around if not uses(s.group, x.var)]
     if over:
         made = _candidates(made, over[-1], nest, max(room, 1), s.shared)
     for x in around:
@@ -66,12 +66,6 @@ def _room(shared: bool, reduces: bool, looks: bool) -> int:
     if shared or reduces:
         return CELLS * STEPS if looks and not shared else CELLS
     return FLAGS
-
-
-def _last(around: list[Loop], s: stmt.Append) -> Var | None:
-    """The innermost loop over candidates."""
-    over = [x.var for x in around if not uses(s.group, x.var)]
-    return over[-1] if over else None
 
 
 def _around(p: flat.Program, s: stmt.Append) -> list[Loop]:
