@@ -108,12 +108,15 @@ def rows_backward(dtype: torch.dtype) -> Callable[[], Any]:
 
 
 def linear(
-    make: Callable[[torch.Tensor], Any], dtype: torch.dtype = BF16, biased: bool = False
+    make: Callable[[torch.Tensor], Any],
+    dtype: torch.dtype = BF16,
+    biased: bool = False,
+    rows: int = 1024,
 ) -> Callable[[], Any]:
     """A product over lists, and its gradients."""
 
     def go() -> None:
-        x, w = (torch.ones(n, 512, dtype=dtype, requires_grad=True) for n in (1024, 256))
+        x, w = (torch.ones(n, 512, dtype=dtype, requires_grad=True) for n in (rows, 256))
         b = torch.ones(256, dtype=dtype, requires_grad=True) if biased else None
         tw.linear(x, w, b, sparse=make(x)).sum().backward()
 
@@ -315,6 +318,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "linear-mask-bf16": linear(lambda x: x[:, 0] > 0),
     "linear-found-rows-f32": linear(lambda _: "rows", F32),
     "linear-k-bf16": linear(lambda _: "k"),
+    "linear-k-many-lists-bf16": linear(lambda _: "k", rows=4096),
     **{f"linear-{n}-bias-bf16": linear(lambda _, n=n: n, biased=True) for n in ("rows", "k")},
     **{f"linear-k-{n}-bf16": linear(k_of(n)) for n in (32, 64, 128)},
     "linear-16-k-32-bf16": linear(k_of(32, 16)),
@@ -345,6 +349,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "list-1x32-bf16": listed((1, 32), BF16),
     "list-16x1-bf16-any-order": listed((16, 1), BF16, ordered=False),
     "list-64x1-bf16-by-row": listed((64, 1), BF16, grouped=True),
+    "list-8x1-bf16-by-row": listed((8, 1), BF16, grouped=True),
+    "list-32x1-f32-by-row": listed((32, 1), F32, grouped=True),
+    "list-128x1-bf16-by-row": listed((128, 1), BF16, grouped=True),
     "list-rows-f32": listed((1, None), F32),
     "list-1x1-f32-any-order": listed((1, 1), F32, ordered=False),
     "list-columns-f16": listed((None, 8), F16),

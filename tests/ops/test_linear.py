@@ -32,6 +32,18 @@ def test_mask(where: Place) -> None:
     close(tw.linear(x, w, sparse=mask), whole(x, w, None, mask.nonzero()[:, 0]))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [2048, 2077])
+def test_many_lists_of_k(rows: int, bias: bool, where: Place) -> None:
+    """Lists, and what they name of x, are made by one kernel; some lists are empty, some full."""
+    x, w = randn(rows, 43, device=where.device), randn(17, 43, seed=2, device=where.device)
+    x *= (torch.arange(rows) // 32 % 5)[:, None].to(where.device) > torch.arange(
+        43, device=where.device
+    ) % 4
+    b = randn(17, seed=3, device=where.device) if bias else None
+    close(tw.linear(x, w, b, sparse="k"), torch.nn.functional.linear(x, w, b))
+
+
 @pytest.mark.parametrize("chosen", [[], list(range(21))], ids=["none", "all"])
 def test_extremes(chosen: list[int], where: Place) -> None:
     x, w = randn(21, 8, device=where.device), randn(5, 8, seed=2, device=where.device)

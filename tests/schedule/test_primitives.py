@@ -57,6 +57,9 @@ TAKEN = [
         "compute_at(h, k1); pad(i1, p_j1, 4, 1); lane(k1, 16); lane(l, 16)",
         ALL - {"c"},
     ),
+    ("two-products", "merge(i, i1); kind(i, grid)", ALL),
+    ("two-products", "merge(i, i1); kind(i, grid); lane(k, 16); lane(k1, 16); lane(l, 16)", ALL),
+    ("two-products", "kind(i, grid); kind(i1, grid); lane(l, 16); merge(i, i1)", ALL),
     ("two-outputs", "compute_at(h, k1); kind(i, grid); kind(i1, grid)", {"flat", "c"}),
     ("epilogue", "inline(h); kind(i, grid); lane(f, 16)", ALL),
     ("epilogue", "compute_at(h, f1); kind(i1, grid); lane(f1, 16)", ALL),
@@ -129,7 +132,6 @@ REFUSED = [
     ("two-products", "split(i, 2); compute_at(h, k1)", "not over its dimensions alone"),
     ("two-products", "inline(h)", "not elementwise"),
     ("two-products", "inline(y)", "y is not read by one later statement"),
-    ("two-products", "merge(i, i1)", "i1 needs h whole"),
     ("micro-tiles", "attach(h)", "h is not written in tiles alone"),
     ("micro-tiles", "attach(x)", "x is not written by one statement"),
     ("micro-tiles", f"{TILED}; attach(y)", "y is not written in tiles alone"),
@@ -224,7 +226,7 @@ def test_a_request_for_a_product_stands() -> None:
 
 STORES = """
 @flat
-def several(x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f32[n]], n):
+def several(x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f32[n]], w: out[f32[n]], n):
     for i in serial(n):
         o[i] = x[i] * 2.0
         l[i] = x[i] + 1.0
@@ -232,23 +234,34 @@ def several(x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f
         y[j] = l[j] * 3.0
     for k in serial(n):
         z[k] = y[k] - 1.0
+    for m in serial(n):
+        w[m] = z[n - 1 - m]
 """
 
 
 @pytest.mark.parametrize(
-    "said", ["inline(l)", "inline(y)", "inline(l); inline(y)", "compute_at(l, j); inline(y)"]
+    "said",
+    [
+        "inline(l)",
+        "inline(y)",
+        "inline(l); inline(y)",
+        "compute_at(l, j); inline(y)",
+        "merge(i, j)",
+        "merge(i, j); merge(i, k)",
+    ],
 )
 def test_other_stores_stay(said: str) -> None:
     x, p = numbers(1, 5), parse(STORES)
     assert isinstance(p, flat.Program)
     got = run_flat(apply(p, steps_of(said)), {"x": x}, {"n": 5})
-    want = {"o": x * 2, "y": (x + 1) * 3, "z": (x + 1) * 3 - 1}
+    z = (x + 1) * 3 - 1
+    want = {"o": x * 2, "y": (x + 1) * 3, "z": z, "w": z[::-1]}
     for name, value in want.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [("merge(i, k)", "y is needed in between"), ("merge(i, j)", "j needs l whole")]
+    ("said", "why"), [("merge(i, k)", "y is needed in between"), ("merge(k, m)", "m needs z whole")]
 )
 def test_nothing_is_read_before_it_is_written(said: str, why: str) -> None:
     with pytest.raises(ScheduleError, match=why):

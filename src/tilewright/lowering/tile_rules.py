@@ -13,6 +13,7 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import transform, walk
 from tilewright.lowering.lanes import lane_extents
+from tilewright.lowering.own import own
 from tilewright.support.errors import error
 
 
@@ -21,15 +22,24 @@ def reads(e: Expr) -> bool:
 
 
 def check_reads(p: flat.Program) -> None:
-    """Of what a launch writes, it may read the element that it is about to write, nothing else."""
+    """Of what a launch writes, it may read the element that it is about to write, or what its own program wrote."""
     written = [s for s in walk(p.body) if isinstance(s, stmt.Store | stmt.Atomic)]
+    grids = [s for s in walk(p.body) if isinstance(s, Loop) and s.kind == "grid"]
     for n in walk(p.body):
         if isinstance(n, Load):
-            at = {s.indices for s in written if s.buffer is n.buffer}
-            if at and at != {n.indices}:
+            mine = [s for s in written if s.buffer is n.buffer]
+            at = {s.indices for s in mine}
+            if at and at != {n.indices} and not _in_one_program(mine, n, grids):
                 why = f"{n.buffer.name} is written and read in one launch"
                 cure = "compute_at or inline, or compile each nest on its own"
                 raise refuse(p.name, why, cure, n)
+
+
+def _in_one_program(written: list[stmt.Store | stmt.Atomic], n: Load, grids: list[Loop]) -> bool:
+    """Whether what is read was written by the same program."""
+    touched = [n, *written]
+    plain = len(grids) == 1 and not any(isinstance(s, stmt.Atomic) for s in written)
+    return plain and own([(s.indices[0], grids[0]) for s in touched])
 
 
 def check_splits(p: flat.Program) -> None:

@@ -19,6 +19,7 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     LaneReduce,
+    Load,
     Var,
     cast,
     const,
@@ -121,9 +122,14 @@ class _Lower:
     # --- statements -------------------------------------------------------------------------------
 
     def block(self, body: tuple[stmt.Stmt, ...]) -> None:
+        written: set[Buffer] = set()
         for s in body:
+            if written & {n.buffer for n in walk(s) if isinstance(n, Load)}:
+                self.t.push(tile.Barrier())  # other threads may have written it
+                written.clear()
             self.t.memo.clear()
             self.statement(s)
+            written |= {n.buffer for n in walk(s) if isinstance(n, stmt.Store)}
 
     def statement(self, s: Any) -> None:
         match s:
@@ -181,11 +187,22 @@ class _Lower:
         self.t.moving.add(s.var)
         with self.t.into() as body:
             self.block(s.body)
+            if self.rereads(s.body):
+                self.t.push(tile.Barrier())  # before the next turn
         if s.kind == "unroll":
             assert isinstance(s.hi, Const)
             self.t.push(tile.Unroll(v, int(s.hi.value), tuple(body)))
         else:
             self.t.push(tile.For(v, lo.e, hi.e, tuple(body), step))
+
+    def rereads(self, body: tuple[stmt.Stmt, ...]) -> bool:
+        """Whether something is read that is written elsewhere than there."""
+        at: dict[Buffer, set[Any]] = {}
+        for n in walk(body):
+            if isinstance(n, stmt.Store):
+                at.setdefault(n.buffer, set()).add(n.indices)
+        loads = (n for n in walk(body) if isinstance(n, Load) and n.buffer in at)
+        return any(at[n.buffer] != {n.indices} for n in loads)
 
     def guard(self, c: Expr, body: tuple[stmt.Stmt, ...]) -> None:
         made = self.t.guard(self.lane_bound(c))

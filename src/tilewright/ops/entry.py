@@ -33,7 +33,7 @@ class Entry:
 
     @cached_property
     def parts(self) -> tuple[Traced, ...]:
-        """What each launch computes: a statement, or on a GPU a dense product and the list of what is in it."""
+        """What each launch computes: a statement, or on a GPU two over dense operands that share a kernel."""
         dense = all(a.kind == "dense" for a in self.args)
         return self.template.joined if self.backend == "triton" and dense else self.template.steps
 

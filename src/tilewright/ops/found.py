@@ -9,9 +9,9 @@ whole product: nothing but zeros is skipped.
 
     y = found_product("k", x, w, b)
 
-What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs are made of flags,
-and so are those of up to 8192 rows where their order matters: on CPUs, and where gradients add them up. Other rows come
-in any order.
+What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs are made in one pass
+or, where they are few, of flags; so are those of up to 8192 rows where their order matters: on CPUs, and where
+gradients add them up. Other rows come in any order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.language.grad import Gradient
 from tilewright.language.trace import Ref, Traced
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
-from tilewright.ops.index import FEW
+from tilewright.ops.index import FEW, one_pass_by, straight
 from tilewright.ops.kept import k_major
 from tilewright.ops.library import wants_grad
 from tilewright.ops.packing import apart, from_packed, packing, places
@@ -43,7 +43,7 @@ from tilewright.ops.products import (
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.pit.compact import compact
-from tilewright.pit.detect import ALONE, flags, raised, tiles
+from tilewright.pit.detect import ALONE, flags, one_pass, raised, tiles
 
 GROUP = 32  # rows that share a list of k's
 
@@ -64,18 +64,24 @@ def _flagged(axis: str, x: Tensor, w: Tensor) -> bool:
     """Whether lists are made of flags, in order. On a GPU whole rows are not, unless a gradient adds them up."""
     gpu = backend_of(x.device) == "triton"
     if axis == "k":
-        return gpu
+        return gpu and not _in_one_pass(x)
     if gpu and not wants_grad((x, w)):
         return False
     return True if (w if axis == "n" else x).shape[0] <= ALONE else False  # noqa: SIM210 - a branch
 
 
+def _in_one_pass(x: Tensor) -> bool:
+    return straight(x) and one_pass(-(-x.shape[0] // GROUP), GROUP)
+
+
 def _settings(axis: str, x: Tensor, columns: int, before: int, packed: bool) -> list[int]:
-    """One for each statement, the product's after those before it; on a CPU one for all."""
+    """One for each launch, the product's after those before it; on a CPU one for all."""
     if backend_of(x.device) == "c":
         return [FEW]
     setting = usual(x, x.shape[0], columns)
     product = pack(k_lists(GROUP, 1) if setting and axis == "k" else setting)
+    if axis == "k" and _in_one_pass(x):
+        return [one_pass_by(x, GROUP), product]
     return [*[0] * (before - packed), *[places(x, GROUP)] * packed, product]
 
 

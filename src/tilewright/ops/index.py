@@ -23,14 +23,16 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.kept import numbers
 from tilewright.ops.library import eager
 from tilewright.ops.registry import register
-from tilewright.ops.settings import pack
+from tilewright.ops.settings import floor_pow2, pack
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.detect import (
+    HIGH,
     SPLIT,
     choices,
     chunk_of,
     flags,
     lengths,
+    one_pass,
     raised,
     raised_by,
     tiles,
@@ -44,6 +46,7 @@ FEW = pack(
     COptions(grain=4).setting
 )  # groups, each with much to look at, that a thread takes at once
 ONE_WARP = pack({"warps": 1})  # which need not wait for another to number what it finds
+STRIP = 512  # bytes side by side that a warp looks at
 Tile = tuple[int | None, int | None]
 
 
@@ -129,11 +132,12 @@ class Index:
         check_dense(where, "x", x, 2, x.device, "x", floating=False)
         shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
         detector = _known_detector if eager() else _detector
-        name = detector(shape, x.dtype, tile, grouped, ordered, above, backend_of(x.device))
+        backend = backend_of(x.device)
+        name = detector(shape, x.dtype, tile, grouped, ordered, above, backend, straight(x))
         x = _bytes(x.detach())
         if name.startswith("raised"):
             return _raised(x, shape, tile)
-        asked = _alone if tile == (1, 1) and not ordered else _few
+        asked = lambda _, held: _asked(held[0], tile, grouped, ordered)
         outs = again(name, {"x": x}, asked, [threshold] if above else [])
         if name.startswith("flags") and not grouped:
             return _raised(outs[0], shape, tile)
@@ -216,6 +220,7 @@ def _detector(
     ordered: bool,
     above: bool,
     backend: str,
+    straight: bool,
 ) -> str:
     """The name of the detector that suits, once what is asked makes sense."""
     where = "Index.from_values(x, tile)"
@@ -232,6 +237,8 @@ def _detector(
         raise error("argument", where=where, name="tile", got=grid, expected=expected)
     rows, columns = (0 if t is None else t for t in tile)
     by_flags = columns == 0 or (rows * columns != 1 and backend == "triton")
+    if by_flags and grouped and straight and one_pass(grid[0], rows, columns):
+        by_flags, ordered = False, True
     if ordered and by_flags:
         return _name("flags", rows or SPLIT, columns, above, grouped)
     if ordered and rows * columns == 1 and backend == "triton" and not (grouped or above):
@@ -267,8 +274,28 @@ def last_of(ends: Tensor) -> Tensor:
     return ends[-1:] if len(ends) else ends.new_zeros(1)
 
 
-def _alone(_: str, held: list[Tensor]) -> list[int]:
-    return [ONE_WARP] if backend_of(held[0].device) == "triton" else [FEW]
+def straight(x: Tensor) -> bool:
+    """Whether the elements of a row of x lie side by side."""
+    return True if x.stride(-1) == 1 else False  # noqa: SIM210 - a branch to torch.compile
+
+
+def one_pass_by(x: Tensor, rows: int) -> int:
+    """The setting where a program makes a list in one pass: more warps for more rows, as far as there are columns."""
+    strips = max(x.shape[1] * x.element_size() // STRIP, 1)
+    most = 4 if rows <= HIGH else 8 if rows <= 2 * HIGH else 16
+    return pack({"warps": min(most, floor_pow2(strips))})
+
+
+def _asked(x: Tensor, tile: Tile, grouped: bool, ordered: bool) -> list[int]:
+    """The setting of a detector."""
+    if backend_of(x.device) == "c":
+        return [FEW]
+    if tile == (1, 1) and not ordered:
+        return [ONE_WARP]
+    rows, columns = (t or 0 for t in tile)
+    lists = grid_of(tuple(x.shape), tile)[0]
+    by_list = grouped and straight(x) and one_pass(lists, rows, columns)
+    return [one_pass_by(x, rows)] if by_list else []
 
 
 def _few(_: str, held: list[Tensor]) -> list[int]:

@@ -1,7 +1,7 @@
 """tw.ops.linear_relu: a layer with ReLU, and an index of what the ReLU left, for the layer after it.
 
 On a GPU the index is made in the epilogue of the product: values are looked at while they are on chip
-(pit/epilogue.py). On a CPU torch multiplies, and a detector follows; so it does for micro-tiles of several columns,
+(pit/joins.py). On a CPU torch multiplies, and a detector follows; so it does for micro-tiles of several columns,
 unless h is stored by columns: the threads of a product would have to exchange their answers, which took 1.4 times as
 long as the product.
 
@@ -34,7 +34,7 @@ from tilewright.ops.products import usual
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.vendor import SERVED
-from tilewright.pit.epilogue import MOST
+from tilewright.pit.joins import MOST
 from tilewright.pit.microtile import micro_tile
 from tilewright.support.errors import error
 from tilewright.support.places import public

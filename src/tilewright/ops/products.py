@@ -41,7 +41,7 @@ MIDDLE: Setting = {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stag
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 7}
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
-    32: {"bm": 32, "bn": 256, "bk": 32, "group": 8, "warps": 4, "stages": 4},
+    32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},
     64: {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 5},
     128: {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 5},
 }

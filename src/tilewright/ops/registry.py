@@ -14,7 +14,7 @@ from tilewright.ir.coord import Append, Assign, Stmt
 from tilewright.ir.node import walk
 from tilewright.language.grad import Gradient, gradient
 from tilewright.language.trace import Ref, Traced, source_of
-from tilewright.pit.epilogue import joins
+from tilewright.pit.joins import joins
 from tilewright.support.errors import TilewrightError
 from tilewright.support.names import plain
 from tilewright.support.places import locating
@@ -34,7 +34,7 @@ class Template:
 
     @cached_property
     def joined(self) -> tuple[Traced, ...]:
-        """The same, where a list that is made in the epilogue of the statement before it comes with that."""
+        """The same, where a statement that shares a kernel with the one before it comes with that."""
         body, made, n = self.traced.body, list[Traced](), 0
         while n < len(body):
             end = n + 2 if n + 1 < len(body) and joins(body[n], body[n + 1]) else n + 1

@@ -63,6 +63,10 @@ def ceil_pow2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def floor_pow2(n: int) -> int:
+    return 1 << max(n.bit_length() - 1, 0)
+
+
 def feature_width(extent: int, half: bool) -> int:
     """The feature tile that suits a width: whole when small, else the largest that wastes little."""
     most = 256 if half else 128

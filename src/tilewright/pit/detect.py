@@ -10,8 +10,8 @@ A detector is one `append`. Ordered lists need to know where each part begins: p
 program of its own, then put one behind the other (`start`). No launch waits for the host.
 
 `flags` says of each micro-tile whether it holds something, all of them side by side; a list is then made of the flags.
-Whole rows are found so, and on GPUs all micro-tiles of several elements: where lists are few, their programs alone
-would not keep memory busy.
+Whole rows are found so, and on GPUs micro-tiles of several elements where lists are few: their programs alone would not
+keep memory busy (`one_pass`).
 
     tiles(8, 32)     append(found, count, nth(I, K), over=(I, K), where=any((i, k), x[i, k] != 0)), i within 8 of I ...
 """
@@ -32,6 +32,10 @@ CHUNKS = 2048  # parts of an ordered list, at most; each looks at the counts of 
 LARGEST = 4**10
 SPLIT = 64  # rows that are looked at together where a micro-tile has all of them
 ALONE = 1 << 13  # flags that one program lists
+MANY, HIGH = (
+    64,
+    8,
+)  # lists, and rows of a micro-tile, from which on a program for each list keeps memory busy
 LEAST = 1 << 10  # and where many do, each of them
 
 
@@ -100,6 +104,11 @@ def flags(rows: int, columns: int, threshold: bool = False, grouped: bool = Fals
     name = f"flags_{rows}x{columns}{'_above' if threshold else ''}"
     scalars = ("t",) if threshold else ()
     return _trace(listed, f"{name}_by_row", scalars) if grouped else _trace(flagged, name, scalars)
+
+
+def one_pass(lists: int, rows: int, columns: int = 1) -> bool:
+    """Whether a GPU makes lists in one pass over rows that lie side by side: a program for each list, in order."""
+    return lists >= MANY and rows >= HIGH and columns == 1
 
 
 def raised_by(flags: int) -> int:

@@ -8,6 +8,8 @@ In: an unscheduled stage III program with an append. Out: a scheduled one with i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, Load, const
 from tilewright.ir.flat import Loop
@@ -34,12 +36,13 @@ THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places i
 
 def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Scheduled:
     """Groups in the grid; candidates in lanes, tile after tile (ordered) or tiles in the grid (shared)."""
-    nest, around, made = nest_of(p), _around(p, s), Scheduled(p)
+    end = next(n for n, x in enumerate(p.body, 1) if any(m is s for m in walk(x)))
+    nest, around, made = nest_of(replace(p, body=p.body[:end])), _around(p, s), Scheduled(p)
     inner = [
         r for r in nest.reductions if around and any(n is r.loop for n in walk(around[-1].body))
     ]
     over = [x for x in around if not uses(s.group, x.var)]
-    apart = apart_of(nest, inner, over[-1].var if over else None) if s.shared else []
+    apart = apart_of(nest, inner, over[-1].var if over else None)
     room = _room(s.shared, bool(nest.reductions), bool(inner))
     most = room = across(inner, setting.get("warps", WARPS)) if apart else room
     for r in nest.reductions:
@@ -58,7 +61,24 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         left = any(y.var is x.var and y.kind == "serial" for y in loops(made.program))
         if alone and is_steady(x) and left:
             made = made.then("kind", x.var.name, "grid")
-    return made if s.shared else made.then("carry")
+    made = made if s.shared else made.then("carry")
+    return _behind(made, around[0], setting) if p.body[end:] else made
+
+
+def _behind(s: Scheduled, groups: Loop, setting: Setting) -> Scheduled:
+    """What is done with each list, by the program that made it: constant loops and a part of the list in lanes."""
+    nest = nest_of(replace(s.program, body=s.program.body[-1:]))
+    room = CELLS * setting.get("warps", WARPS) // WARPS
+    first, *inner = nest.spatial
+    for x in inner:
+        if isinstance(x.hi, Const):
+            s = s.then("kind", x.var.name, "lane")
+            room //= 1 << (int(x.hi.value) - 1).bit_length()
+    for x in inner:
+        if not isinstance(x.hi, Const):
+            name = x.var.name
+            s = s.then("split", name, max(room, 1)).then("kind", f"{name}_i", "lane")
+    return s.then("kind", first.var.name, "grid").then("merge", groups.var.name, first.var.name)
 
 
 def _room(shared: bool, reduces: bool, looks: bool) -> int:

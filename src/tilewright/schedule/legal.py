@@ -18,6 +18,7 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.flatten import linear
 from tilewright.lowering.lanes import lanes_of, value_lanes
+from tilewright.lowering.own import own
 from tilewright.schedule.edit import blocks, illegal, loops, uses
 
 Body = tuple[stmt.Stmt, ...]
@@ -83,18 +84,21 @@ def in_order(loop: Loop) -> str:
     for s in folds(loop.body):
         if not s.monoid.laned:
             return f"{s.monoid.name} is folded in order: it has no lane form"
-    return rereads(loop.body)
+    return rereads(loop)
 
 
-def rereads(body: tuple[stmt.Stmt, ...]) -> str:
-    """Why iterations may depend on each other through memory: more is read than the element that is written."""
-    stores = [s for s in within(body) if isinstance(s, stmt.Store)]
-    loads = [n for n in walk(body) if isinstance(n, Load)]
+def rereads(loop: Loop) -> str:
+    """Why iterations may depend on each other through memory: more is read than the element that is written, and not
+    from the part that is an iteration's own."""
+    stores = [s for s in within(loop.body) if isinstance(s, stmt.Store)]
+    loads = [n for n in walk(loop.body) if isinstance(n, Load)]
     found = {
         s.buffer.name: None
         for s in stores
         for n in loads
-        if n.buffer is s.buffer and n.indices != s.indices
+        if n.buffer is s.buffer
+        and n.indices != s.indices
+        and not own([(s.indices[0], loop), (n.indices[0], loop)])
     }
     return f"{', '.join(found)} is written and read in it" if found else ""
 

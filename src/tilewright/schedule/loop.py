@@ -153,8 +153,8 @@ def independent(what: str, loop: Loop) -> None:
         raise illegal(what, "it appends in order", "keep it serial", ir=loop)
     if carried(loop):
         raise illegal(what, f"it carries the reduction {carried(loop)}", ir=loop)
-    if rereads(loop.body):
-        raise illegal(what, rereads(loop.body), "keep it serial", ir=loop)
+    if rereads(loop):
+        raise illegal(what, rereads(loop), "keep it serial", ir=loop)
 
 
 def _from_to_lane(

@@ -16,6 +16,7 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import Node, is_named, substitute, transform, walk
+from tilewright.lowering.own import own
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
 from tilewright.schedule.legal import (
     Body,
@@ -224,7 +225,11 @@ def unstored(p: flat.Program, store: stmt.Store) -> flat.Program:
 
 
 def merge(p: flat.Program, first: str, second: str) -> flat.Program:
-    """init s; for a: fold s; init t; for b: fold t  ->  init s; init t; for a: fold s, fold t[b := a]"""
+    """init s; for a: fold s; init t; for b: fold t  ->  init s; init t; for a: fold s, fold t[b := a]
+
+    The second may read what the first writes where each of its turns reads what the same turn wrote:
+    for a: h[a, ..] = e;  for b: f(h[b, ..])  ->  for a: h[a, ..] = e; f(h[a, ..])
+    """
     what = f"merge({first}, {second})"
     a, b = find(p, first), find(p, second)
     if (a.lo, a.hi, a.kind) != (b.lo, b.hi, b.kind):
@@ -232,10 +237,20 @@ def merge(p: flat.Program, first: str, second: str) -> flat.Program:
     if b.kind == "lane" and bound_lane(p, b.var):
         raise illegal(what, bound_lane(p, b.var), ir=b)
     mine, theirs = _touched((a,)), _touched((b,))
-    clash = mine[1] & (theirs[0] | theirs[1]) or theirs[1] & mine[0]
+    whole = {x for x in mine[1] & theirs[0] if not _by_turns(x, a, b)}
+    clash = whole or theirs[1] & (mine[0] | mine[1])
     if clash:
         raise illegal(what, f"{second} needs {next(iter(clash)).name} whole", ir=b)
     return replace(p, body=_merged(p.body, what, a, b))
+
+
+def _by_turns(x: Buffer, a: Loop, b: Loop) -> bool:
+    """Whether each turn of both loops stays in its own part x[turn, ...] of a buffer."""
+    added = any(isinstance(s, EFFECTS) and uses(s, x) for s in within(a.body))
+    stores = [s for s in within(a.body) if isinstance(s, stmt.Store) and s.buffer is x]
+    loads = [n for n in walk(b.body) if isinstance(n, Load) and n.buffer is x]
+    touched = [(n.indices[0], loop) for loop, some in ((a, stores), (b, loads)) for n in some]
+    return not added and own(touched)
 
 
 def _merged(body: Body, what: str, a: Loop, b: Loop) -> Body:
