@@ -8,6 +8,8 @@ from ops.matrices import TOLERANCE, close, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.ops.families import FAMILIES
+from tilewright.ops.ready import served
 
 
 def whole(x, w, b, rows):  # type: ignore[no-untyped-def]
@@ -42,6 +44,20 @@ def test_many_lists_of_k(rows: int, bias: bool, where: Place) -> None:
     ) % 4
     b = randn(17, seed=3, device=where.device) if bias else None
     close(tw.linear(x, w, b, sparse="k"), torch.nn.functional.linear(x, w, b))
+    k = FAMILIES["k"]
+    close(k.run(x, w, k.detect(x), b), torch.nn.functional.linear(x, w, b))
+
+
+def test_lists_and_what_they_name_come_from_one_kernel(tiled: Place) -> None:
+    x = randn(2048, 20, device=tiled.device)
+    x[:, 3:17] = 0.0
+    with served() as kernels:
+        index = FAMILIES["k"].detect(x)
+    assert len(kernels) == 1 and index.packed is not None
+    named = [0, 1, 2, 17, 18, 19]
+    assert index.positions[5, :6].tolist() == named and index.counts.tolist() == [6] * 64
+    assert torch.equal(index.packed[:6], x[:, named].t())
+    assert FAMILIES["k"].detect(x[:64]).packed is None
 
 
 @pytest.mark.parametrize("chosen", [[], list(range(21))], ids=["none", "all"])

@@ -78,11 +78,20 @@ def test_the_next_product_copies_nothing(tiled: Place) -> None:
 
 def test_one_kernel(where: Place) -> None:
     """On a GPU the list is made by the product's kernel; on a CPU torch multiplies and a detector follows."""
-    given = sparse(20, 30, 8, device=where.device)
+    given = sparse(20, 30, 8, dtype=torch.float16, device=where.device)
     with served() as kernels:
         linear_relu(*given)
     assert len(kernels) == 1
     assert "dot(" in kernels[0].stages.get("tile", "") or where.name == "c"
+
+
+def test_wide_numbers_are_torchs(where: Place) -> None:
+    """Without tensor cores the vendor's product is faster; the layer lies by k all the same."""
+    given = sparse(20, 30, 8, device=where.device)
+    with served() as kernels:
+        h, _ = linear_relu(*given)
+    assert not any("dot(" in k.stages.get("tile", "") for k in kernels)
+    assert h.stride() == ((1, 20) if where.backend == "triton" else (30, 1))
 
 
 @pytest.mark.parametrize(

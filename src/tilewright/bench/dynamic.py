@@ -29,7 +29,7 @@ from tilewright.bench.tables import cell, least, ratio
 from tilewright.ops import dynamic, linear
 from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
-from tilewright.ops.kept import k_major
+from tilewright.ops.kept import multiplied
 from tilewright.pit.watch import seen_of
 from tilewright.view.rates import rates_of
 
@@ -102,7 +102,7 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
         row["found"][family.name] = asdict(seen_of(index.counts, prod(index.grid), index.grid[0]))
         weight = _prepared(w, family.name)
         inside = lambda f=family, w=weight: f.run(x, w, f.detect(x))
-        known = replace(index, expected=int(index.counts.sum()))
+        known = replace(index, expected=int(index.counts.sum()), packed=None)
         given = lambda f=family, i=known, w=weight: f.run(x, w, i)
         made += [Peer(family.name, inside), Peer(family.name, given, given=True)]
     return made
@@ -136,7 +136,7 @@ def _auto(x: Tensor, w: Tensor, row: dict[str, Any]) -> Peer:
 
 def _prepared(w: Tensor, family: str) -> Tensor:
     """A weight as a family reads it: what is copied once for all calls is not a part of one."""
-    return k_major(w) if family == "k" else w
+    return w if family == "dense" else multiplied(w, "k" if family == "k" else "i")
 
 
 def _right(
@@ -213,18 +213,23 @@ def _detection(run: Run, tile: Tile) -> dict[str, Any]:
     calls = {
         "ordered": lambda: Index.from_values(x, tile).positions,
         "any_order": lambda: Index.from_values(x, tile, ordered=False).positions,
+        "by_row": lambda: Index.from_values(x, tile, grouped=True).positions,
         "torch": lambda: _by_torch(x, tile),
     }
     found = _by_torch(x, tile)
     lists = [Index.from_values(x, tile, ordered=o).compact() for o in (True, False)]
     ok = all(isinstance(p, Tensor) and torch.equal(p.sort().values.long(), found) for p in lists)
+    rows = Index.from_values(x, tile, grouped=True)
+    by_row = [p + n * rows.grid[1] for n, p in enumerate(rows.compact())]
+    ok = ok and torch.equal(torch.cat(by_row).long(), found)
     name = f"{tile[0]}x{tile[1]}"
     row: dict[str, Any] = {"case": f"detection {name}", "kind": "detection", "granularity": name}
     row |= {"size": size, "dtype": dtype_name(dtype), "ok": ok}
     if not cuda:
         return row | {f"{n}_ms": ms for n, ms in run.cpus_ms(calls).items()}
-    ours = timing.graphs_ms([calls["ordered"], calls["any_order"]], REPLAYS, BUDGET_S)
-    row |= dict(zip(("ordered_ms", "any_order_ms"), ours, strict=True))
+    ways = ("ordered", "any_order", "by_row")
+    ours = timing.graphs_ms([calls[n] for n in ways], REPLAYS, BUDGET_S)
+    row |= {f"{n}_ms": ms for n, ms in zip(ways, ours, strict=True)}
     return row | {"torch_ms": timing.eager_cold_ms(calls["torch"], REPLAYS, BUDGET_S)}
 
 

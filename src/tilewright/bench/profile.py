@@ -34,6 +34,7 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.families import FAMILIES
+from tilewright.ops.kept import multiplied
 from tilewright.ops.linear import rows_plan
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -200,6 +201,7 @@ def _vendor(x: Tensor, w: Tensor) -> timing.Fn:
 
 def _plain(x: Tensor, w: Tensor, t: Tile) -> timing.Fn:
     if x.is_cuda:
+        w = multiplied(w, "i")
         text = program_text("tile_product", (dense_arg("x", x), dense_arg("w", w)))
         return Launch(text, [x, w], [pack(_setting(t))]).launch
     blocks = FAMILIES["blocks"]

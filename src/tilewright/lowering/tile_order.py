@@ -7,12 +7,14 @@ In: stage III and its lanes. Out: lanes in canonical order.
 
 from __future__ import annotations
 
+from tilewright.analysis.cost import BYTES
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Expr, LaneSplit, Load, Var
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import Table, lane_extents, lanes_of
 
 WARPGROUP_ROWS = 64
+LANE_ROWS = 32
 
 
 def lane_order(p: flat.Program, table: Table) -> tuple[Var, ...]:
@@ -47,7 +49,10 @@ def _parts_beside(p: flat.Program, order: tuple[Var, ...]) -> tuple[Var, ...]:
 def _wide_first(
     p: flat.Program, order: list[Var], extents: dict[Var, int], table: Table
 ) -> tuple[Var, ...]:
-    """Swap a product's sides when the first has fewer rows than a warpgroup and the second has not."""
+    """Swap a product's sides when the first has fewer rows than a warpgroup and the second has not.
+
+    Tensor cores want it. Products of wider numbers are sums of lanes, and want it for a few rows only.
+    """
     for s in walk(p.body):
         if not (isinstance(s, stmt.Fold) and s.monoid.name == "sum"):
             continue
@@ -56,11 +61,22 @@ def _wide_first(
         inner = lanes_of(s.args[0], table) - table[s.state[0]]
         if product and inner and len(sides) == 2:
             a, b = sides
-            if extents[a] < WARPGROUP_ROWS <= extents[b]:
+            most = WARPGROUP_ROWS if _half(s.args[0]) else LANE_ROWS
+            if extents[a] < most and extents[b] >= WARPGROUP_ROWS:
                 i, j = order.index(a), order.index(b)
                 order[i], order[j] = b, a
                 break
     return tuple(order)
+
+
+def _half(e: Expr) -> bool:
+    """Whether all that is multiplied has 16 bits or less."""
+    match e:
+        case Bin(_, a, b):
+            return _half(a) and _half(b)
+        case Cast(_, a):
+            return _half(a)
+    return not isinstance(e, Load) or BYTES[e.buffer.dtype] <= 2
 
 
 def _unit_lanes(e: Expr, defs: dict[Var, Expr], lanes: dict[Var, int]) -> set[Var]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tilewright.ops.backend import backend_of
+from tilewright.ops.found import GROUP, found_lists
 from tilewright.ops.index import Index, Tile
 from tilewright.ops.pattern import Pattern
 
@@ -32,9 +33,12 @@ class Family:
     tile: Tile
     run: Callable[..., Tensor]  # of x, w, the index, and b or nothing
     grouped: bool = False  # a list for each row of micro-tiles, not one of all
+    find: Callable[[Tensor], Index] | None = None  # its own way to find them
 
     def detect(self, x: Tensor) -> Index:
         """An index of x. Whole rows come in any order on a GPU: each of them is a product of its own."""
+        if self.find is not None:
+            return self.find(x)
         ordered = self.grouped or backend_of(x.device) != "triton"
         return Index.from_values(x, self.tile, grouped=self.grouped, ordered=ordered)
 
@@ -74,7 +78,7 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("rows", (1, None), _listed),
-        Family("k", (32, 1), _listed, grouped=True),
-        Family("blocks", (32, 64), _blocks, grouped=True),
+        Family("k", (GROUP, 1), _listed, grouped=True, find=found_lists),
+        Family("blocks", (GROUP, 64), _blocks, grouped=True),
     )
 }

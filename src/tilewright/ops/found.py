@@ -8,6 +8,7 @@ whole product: nothing but zeros is skipped.
     n    rows of w that are not all 0                        append(n_list); y[i, n] = ... for n listed
 
     y = found_product("k", x, w, b)
+    index = found_lists(x)                    # the lists alone, for a product of x that follows
 
 What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs are made in one pass
 or, where they are few, of flags; so are those of up to 8192 rows where their order matters: on CPUs, and where
@@ -27,8 +28,8 @@ from tilewright.language.grad import Gradient
 from tilewright.language.trace import Ref, Traced
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
-from tilewright.ops.index import FEW, one_pass_by, straight
-from tilewright.ops.kept import k_major
+from tilewright.ops.index import FEW, Index, one_pass_by, straight
+from tilewright.ops.kept import multiplied
 from tilewright.ops.library import wants_grad
 from tilewright.ops.packing import apart, from_packed, packing, places
 from tilewright.ops.products import (
@@ -53,11 +54,27 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     if b is not None and not x.dtype == w.dtype == b.dtype:
         return found_product(axis, x, w) + b
     packed = axis == "k" and apart(x)
-    given = {"x": x, "w": k_major(w, again=True) if axis == "k" else w}
+    given = {"x": x, "w": multiplied(w, axis)}
     if b is not None:
         given["b"] = b
     name, before = _program(axis, packed, b is not None, _flagged(axis, x, w))
     return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before, packed))[0]
+
+
+def found_lists(x: Tensor) -> Index:
+    """For each 32 rows of x the k's where one is not 0; with what they name of x, where one launch makes both."""
+    if backend_of(x.device) != "triton" or not (apart(x) and _in_one_pass(x)):
+        return Index.from_values(x, (GROUP, 1), grouped=True)
+    asked = lambda *_: [one_pass_by(x, GROUP)]
+    packed, positions, counts = again(_packed_lists(), {"x": x.detach()}, asked)
+    return Index(positions, counts, tuple(x.shape), (GROUP, 1), packed=packed)
+
+
+@cache
+def _packed_lists() -> str:
+    lists = _renamed(tiles(GROUP, 1, grouped=True), {"found": "k_list", "count": "k_count"})
+    made = _joined(f"packed_lists_for_{GROUP}", [packing(GROUP), lists])
+    return register(made).traced.name
 
 
 def _flagged(axis: str, x: Tensor, w: Tensor) -> bool:
@@ -78,8 +95,7 @@ def _settings(axis: str, x: Tensor, columns: int, before: int, packed: bool) -> 
     """One for each launch, the product's after those before it; on a CPU one for all."""
     if backend_of(x.device) == "c":
         return [FEW]
-    setting = usual(x, x.shape[0], columns)
-    product = pack(k_lists(GROUP, 1) if setting and axis == "k" else setting)
+    product = pack(k_lists(x.dtype, GROUP, 1) if axis == "k" else usual(x, x.shape[0], columns))
     if axis == "k" and _in_one_pass(x):
         return [one_pass_by(x, GROUP), product]
     return [*[0] * (before - packed), *[places(x, GROUP)] * packed, product]

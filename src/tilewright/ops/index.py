@@ -60,6 +60,7 @@ class Index:
 
     tile: rows and columns of a micro-tile, None for all. shape: of what was looked at. expected: about how many
     positions there are, 0 where nobody knows; tiles of products are chosen for so many, results do not depend on it.
+    packed: what lists of k's name of the x that they were made of, side by side, where the product of that x follows.
     """
 
     positions: Tensor
@@ -69,6 +70,7 @@ class Index:
     ordered: bool = True
     ends: Tensor | None = None
     expected: int = 0
+    packed: Tensor | None = None
 
     @property
     def grid(self) -> tuple[int, ...]:

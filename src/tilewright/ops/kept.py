@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tilewright.ops.backend import backend_of, place_of
+from tilewright.ops.backend import backend_of, place_of, precision
 from tilewright.ops.library import plainly
 
 MOST = 1024  # copies, and lengths of numbers
@@ -42,6 +42,26 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
     if not again or trained or not keeps(t) or t.is_inference():
         return t.t().contiguous().t()
     return _copy(t)
+
+
+def multiplied(w: Tensor, axis: str) -> Tensor:
+    """A weight [n, k] as products over lists of an axis read it: single k's, and numbers wider than 16 bits, by k; its
+    own rows as they lie."""
+    return k_major(w, again=True) if axis == "k" or (axis == "i" and by_lanes(w)) else w
+
+
+def by_lanes(t: Tensor) -> bool:
+    """Whether a GPU multiplies without tensor cores. Threads then read the n's of one k from shared memory at once;
+    where their k's lie side by side all of them are in one bank."""
+    return t.element_size() > 2 and _exact()
+
+
+def _exact() -> bool:
+    """A constant to torch.compile; results do not depend on it."""
+    return precision() == "ieee"
+
+
+_exact._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _copy(t: Tensor) -> Tensor:

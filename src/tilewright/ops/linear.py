@@ -18,6 +18,7 @@ from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
 from tilewright.ops.found import found_product
 from tilewright.ops.index import Index
+from tilewright.ops.kept import multiplied
 from tilewright.ops.library import run
 from tilewright.ops.pattern import Pattern, check_device
 from tilewright.ops.products import biased_gradient, usual, with_bias
@@ -138,7 +139,7 @@ def _call(
     x: Tensor, w: Tensor, rows: Tensor, setting: Setting | None, b: Tensor | None = None
 ) -> tuple[str, list[Tensor], list[int]]:
     """The product of rows that are numbered: as many programs as there are rows. A setting is that without a bias."""
-    rows = rows.contiguous()
+    rows, w = rows.contiguous(), multiplied(w, "i")
     given = {"x": x, "w": w, "rows": rows}
     text = known_text(_ROWS.traced.name, given)
     if setting is None and torch.compiler.is_compiling():

@@ -28,6 +28,7 @@ from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.index import Index
+from tilewright.ops.kept import by_lanes
 from tilewright.ops.library import run
 from tilewright.ops.linear import check_operands
 from tilewright.ops.products import usual
@@ -67,9 +68,10 @@ def linear_relu(
     flat = x.flatten(0, -2)
     given = {"x": flat, "w": w} if b is None else {"x": flat, "w": w, "b": b}
     by_k = _by_k(layout, (rows, columns), x, where)
+    lanes = by_lanes(flat) or by_lanes(w)
     ordered = ordered or torch.are_deterministic_algorithms_enabled()
-    if columns > 1 and not by_k and backend_of(x.device) == "triton":
-        h = _by_vendor(flat, w, b)
+    if backend_of(x.device) == "triton" and ((columns > 1 and not by_k) or lanes):
+        h = _by_vendor(flat, w, b, by_k)
         index = Index.from_values(h, (rows, columns), grouped=True, ordered=ordered)
         return h if x.dim() == 2 else h.reshape(*x.shape[:-1], w.shape[0]), index
     name = _layer(rows, columns, by_k, b is not None, ordered)
@@ -81,10 +83,14 @@ def linear_relu(
     return h if x.dim() == 2 else h.reshape(*x.shape[:-1], w.shape[0]), index
 
 
-def _by_vendor(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+def _by_vendor(x: Tensor, w: Tensor, b: Tensor | None, by_k: bool) -> Tensor:
     """The layer in the widest of the dtypes, as the epilogue has it; autocast changes neither."""
+    x, w, b = _promoted(x, w, b)
     with torch.autocast(x.device.type, enabled=False):
-        return functional.linear(*_promoted(x, w, b)).relu()
+        if not by_k:
+            return functional.linear(x, w, b).relu()
+        z = torch.mm(w, x.t()) if b is None else torch.addmm(b[:, None], w, x.t())
+        return z.relu().t()
 
 
 def _promoted(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

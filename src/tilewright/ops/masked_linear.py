@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tilewright.ops.index import Index
-from tilewright.ops.kept import k_major
+from tilewright.ops.kept import k_major, multiplied
 from tilewright.ops.linear import check_operands
 from tilewright.ops.products import masked_product, times
 from tilewright.ops.sparse import check_dense
@@ -37,6 +37,7 @@ def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -
     needs = torch.is_grad_enabled() and x.requires_grad
     if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
         blocks, lists = (height, width, width, height), _lists(mask, 1, needs)
+        w = multiplied(w, "i")
     else:
         if rows * columns > 1:
             whole = mask.repeat_interleave(rows, 0)[: w.shape[0]].repeat_interleave(columns, 1)

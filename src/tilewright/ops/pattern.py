@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tilewright.ops.index import Index, last_of
-from tilewright.ops.kept import k_major
+from tilewright.ops.kept import k_major, multiplied
 from tilewright.ops.packing import apart, pack
 from tilewright.ops.products import arguments, listed_product, times
 from tilewright.schedule.options import Setting
@@ -32,6 +32,7 @@ class Pattern:
     tile: int = 1
     size: int = 0
     expected: int = 0  # rows, if known
+    packed: Tensor | None = None  # what lists of k's name of x, if somebody has it
 
     def times(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         """x @ w.T + b over the lists. x: [rows, k]; w: [n, k]; b: [n]"""
@@ -50,13 +51,16 @@ class Pattern:
     ) -> tuple[str, dict[str, Tensor]]:
         """The product's name, and what it gets by name."""
         lists = {f"{self.axis}_list": self.positions, f"{self.axis}_count": self.counts}
-        given = {"x": x, "w": w, **lists}
+        single = self.axis == "k" and self.tile * x.element_size() < SECTOR
+        read = self.axis if single or self.axis == "n" else "i"
+        given = {"x": x, "w": multiplied(w, read), **lists}
         packed = False
-        if self.axis == "k" and self.tile * x.element_size() < SECTOR:
-            given["w"] = k_major(w, again=True)
+        if single:
             packed = self.tile == 1 and apart(x)
             if packed:
-                given["x_packed"] = pack(x, self.positions, self.counts, self.size)
+                made = self.packed
+                made = pack(x, self.positions, self.counts, self.size) if made is None else made
+                given["x_packed"] = made
             else:
                 given["x"] = k_major(x)
         if b is not None:
@@ -75,7 +79,7 @@ class Pattern:
             )
         elif index.positions.dim() == 2:
             assert rows is not None and k is not None
-            made = Pattern("k", index.positions, counts, k, rows)
+            made = Pattern("k", index.positions, counts, k, rows, packed=index.packed)
             ok = tuple(shape) == tuple(x.shape)
         elif k is None:
             assert rows is not None

@@ -39,12 +39,14 @@ from tilewright.schedule.options import Setting
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
 MIDDLE: Setting = {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 6}
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 7}
+LANES: Setting = {"bm": 64, "bn": 128, "bk": 32, "group": 8, "warps": 8, "stages": 3}  # 32 bits
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
     32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},
     64: {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 5},
     128: {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 5},
 }
+LANE_LISTS: Setting = {"bm": 32, "bn": 128, "bk": 16, "group": 8, "warps": 4, "stages": 3}
 WIDE_LISTS: Setting = {**LARGE, "warps": 4, "stages": 4}  # short lists want many programs at once
 WIDE = 64  # k's for an entry of a list, from which on each is a step
 
@@ -226,17 +228,17 @@ def _chosen(
 
 def _k_lists(given: Mapping[str, Tensor], tile: int) -> Setting:
     """Tiles over lists of k's: where an entry is a step, as wide as leaves enough programs."""
-    if given["x"].dtype.itemsize != 2:
-        return {}
-    lists, columns = given["k_count"].shape[0], given["w"].shape[0]
-    if tile < WIDE:
-        return k_lists(given["x"].shape[0], lists)
+    lists, columns, dtype = given["k_count"].shape[0], given["w"].shape[0], given["x"].dtype
+    if tile < WIDE or dtype.itemsize != 2:
+        return k_lists(dtype, given["x"].shape[0], lists)
     fits = [n for n in WIDTHS if lists * -(-columns // n) >= BUSY]
     return {**WIDE_LISTS, "bn": fits[0] if fits else WIDTHS[-1]}
 
 
-def k_lists(rows: int, lists: int) -> Setting:
+def k_lists(dtype: torch.dtype, rows: int, lists: int) -> Setting:
     """Tiles over lists of single k's: as high as the rows that share a list, or as the nearest that was measured."""
+    if dtype.itemsize != 2:
+        return LANE_LISTS if dtype == torch.float32 else {}
     for high, made in K_LISTS.items():
         if rows <= lists * high:
             return made
@@ -245,8 +247,11 @@ def k_lists(rows: int, lists: int) -> Setting:
 
 def usual(x: Tensor, rows: int, columns: int) -> Setting:
     """The smallest tiles of which a device has all in work at once, or large ones."""
-    if backend_of(x.device) != "triton" or x.dtype.itemsize != 2:
+    if backend_of(x.device) != "triton":
         return {}
+    if x.dtype.itemsize != 2:
+        many = -(-rows // LANES["bm"]) * -(-columns // LANES["bn"]) >= BUSY
+        return LANES if many and x.dtype == torch.float32 else {}
     for made in (SMALL, MIDDLE):
         if -(-rows // made["bm"]) * -(-columns // made["bn"]) <= BUSY:
             return made
