@@ -128,11 +128,11 @@ def _measured(run: Run, kind: str) -> list[Costs]:
 
 def told(c: Costs) -> str:
     lines: list[list[Cell]] = [
-        [f"{t.bm}x{t.bn}x{t.bk}", t.warps, t.stages, t.step, t.gathered, t.start]
+        [f"{t.bm}x{t.bn}x{t.bk}", t.warps, t.stages, t.step, t.gathered, t.alone, t.start]
         for t in (c.dense, *c.tiles)
     ]
     lines[0][0] = "dense (vendor)"
-    head = ["tile", "warps", "stages", "step us", "gathered us", "start us"]
+    head = ["tile", "warps", "stages", "step us", "gathered us", "alone us", "start us"]
     more = f"an index {c.detect:.1f} us and {c.look:.0f} bytes a us; zeros {c.write:.0f} bytes a us"
     scale = ", ".join(f"{f} {s:.2f}" for f, s in c.scale.items()) or "none"
     return f"{c.device}, {c.dtype}, {c.cores} cores\n{table(head, lines)}\n{more}; scales: {scale}"
@@ -165,24 +165,42 @@ def profiled(run: Run, device: torch.device, dtype: str) -> Costs:
         look=seen / max(looks[1] - looks[0], LEAST),
         write=x.numel() * x.element_size() / max(_us(device, lambda: torch.zeros_like(x)), LEAST),
         source="measured",
+        cache=_cache(device),
     )
 
 
 def _tile(device: torch.device, dtype: str, t: Tile, sizes: Sizes, cores: int) -> Tile:
     step, start = _steps(device, dtype, t, sizes, cores, lambda x, w: _plain(x, w, t))
     gathered, _ = _steps(device, dtype, t, sizes, cores, lambda x, w: _gathered(x, w, t))
-    return replace(t, step=step, gathered=max(gathered, step), start=start)
+    made = replace(t, step=step, gathered=max(gathered, step), start=start)
+    if device.type != "cuda":
+        return made
+    few = max(cores // ceil(sizes.side / t.bn), 1) * t.bm
+    make = lambda x, w: _plain(x[:few], w, t)
+    return replace(made, alone=_steps(device, dtype, t, sizes, cores, make, few)[0])
+
+
+def _cache(device: torch.device) -> float:
+    if device.type != "cuda":
+        return Costs.cache
+    return float(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
 Make = Callable[[Tensor, Tensor], timing.Fn]
 
 
 def _steps(
-    device: torch.device, dtype: str, t: Tile, sizes: Sizes, cores: int, make: Make
+    device: torch.device,
+    dtype: str,
+    t: Tile,
+    sizes: Sizes,
+    cores: int,
+    make: Make,
+    rows: int | None = None,
 ) -> tuple[float, float]:
     """Microseconds of a step on one multiprocessor, and of the start, from two depths."""
     a, b = (_us(device, make(*_operands(device, dtype, sizes, k))) for k in sizes.depths)
-    waves = ceil((sizes.side / t.bm) * (sizes.side / t.bn) / cores)
+    waves = ceil(((rows or sizes.side) / t.bm) * (sizes.side / t.bn) / cores)
     steps = [waves * k / t.bk for k in sizes.depths]
     step = max((b - a) / (steps[1] - steps[0]), LEAST)
     return step, max(a - steps[0] * step, LEAST)

@@ -13,8 +13,9 @@ measured and nothing waits: numbers in, a word out (`pit/watch.py` brings the nu
     print(choose.explain(site))
 
 An estimate is product (tile steps over all multiprocessors), gather (what gathering adds to them), tail (the last
-wave, or the longest group), zeros (outputs set to 0), stores (outputs of groups), index, start. A family is left for
-another only if that is a tenth cheaper: the numbers are one call old.
+wave, the longest group, or steps that wait where tiles are few), zeros (outputs set to 0), stores (outputs of groups),
+index, start. A family is left for another only if that is a tenth cheaper: the numbers are one call old. The first
+choice is dense unless a family is expected to save a twentieth.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tilewright.pit.tiles import Costs, Tile
 
 FAMILIES = ("dense", "rows", "k", "blocks")
 MARGIN = 0.1
+DOUBT = 0.05
+FAR = 1.25  # a step over lists of a weight that is larger than the cache, over one that is not
 REMEMBERED = 4096
 
 
@@ -96,10 +99,15 @@ class Choice:
 
 
 def decide(site: Site, seen: Statistics, costs: Costs, before: str | None = None) -> Choice:
-    """The cheapest family; the one before, unless another is cheaper by more than the margin."""
+    """The cheapest family; the one before, unless another is cheaper by more than the margin. At first, dense unless
+    another is cheaper by more than estimates are to be trusted."""
     ranked = tuple(sorted(estimates(site, seen, costs), key=lambda e: e.total))
     best = ranked[0]
     held = next((e for e in ranked if e.family == before), None)
+    dense = next(e for e in ranked if e.family == "dense")
+    if held is None and (1 - DOUBT) * dense.total < best.total < dense.total:
+        why = f"{best.family} would be cheaper, but by less than {DOUBT:.0%}"
+        return Choice("dense", why, ranked, dict(seen))
     if held is None or held is best:
         return Choice(best.family, "the cheapest estimate", ranked, dict(seen))
     if best.total >= (1 - MARGIN) * held.total:
@@ -153,7 +161,7 @@ def _tiled(
         t,
         product=even * t.step,
         gather=even * (each - t.step),
-        tail=ceil(tiles / costs.cores) * steps * each - even * each,
+        tail=max(ceil(tiles / costs.cores) * each, t.alone) * steps - even * each,
         start=t.start,
         scale=costs.scale.get(family, 1.0),
         **more,
@@ -180,14 +188,17 @@ def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estim
     per = wide / t.bk if k else ceil(wide / t.bk)
     mean = seen.kept * per / groups + (0.5 if k and seen.kept else 0.0)
     units = groups * ceil(site.columns / t.bn) / costs.cores
-    each = t.gathered if k else t.step
-    waves = (ceil(units) - 1) * mean + max(ceil(seen.longest * per), mean)
+    item = BYTES[site.dtype]
+    far = item == 2 and site.columns * site.inner * item > costs.cache  # others wait for sums
+    each = (t.gathered if k else t.step) * (FAR if far else 1.0)
+    longest = max(ceil(seen.longest * per), mean)
+    waves = (ceil(units) - 1) * mean + longest
     return Estimate(
         family,
         t,
         product=units * mean * t.step,
         gather=units * mean * (each - t.step),
-        tail=(waves - units * mean) * each,
+        tail=max(waves * each, longest * t.alone) - units * mean * each,
         stores=_written(site, costs),
         index=_index(site, costs),
         start=max(t.start, costs.dense.start),

@@ -49,7 +49,7 @@ class Rates(Protocol):
 @dataclass(frozen=True)
 class Tile:
     """A dense tile and its setting. step, gathered: microseconds of bm x bn x bk on one multiprocessor that has
-    enough of them; start: microseconds of a launch that are not steps."""
+    enough of them; alone: on one that has no other; start: microseconds of a launch that are not steps."""
 
     bm: int
     bn: int
@@ -59,6 +59,7 @@ class Tile:
     step: float = 0.0
     gathered: float = 0.0
     start: float = 0.0
+    alone: float = 0.0
 
 
 # Tiles that are measured: those of products for many and few rows, and of 32 rows and their own k's or blocks.
@@ -84,7 +85,8 @@ class Costs:
     """All that a choice needs of a device and dtype, in microseconds and bytes a microsecond.
 
     dense: the vendor's product, as one tile. detect, look: of an index, fixed and by byte of what is looked at.
-    write: of outputs that are set to 0 first. scale: what was measured of a family over its estimate.
+    write: of outputs that are set to 0 first. scale: what was measured of a family over its estimate. cache: bytes
+    that many programs may read again and again.
     """
 
     device: str
@@ -97,6 +99,7 @@ class Costs:
     write: float
     scale: Mapping[str, float] = field(default_factory=dict)
     source: str = "estimated"
+    cache: float = 1e18
 
 
 def estimated(m: Rates, dtype: str, gpu: bool = True) -> Costs:
