@@ -6,7 +6,7 @@ tilewright profile --results dynamic.json            # families scaled to what `
 tilewright profile --results dynamic.json --tiles tiles.json --json tiles.json   # and nothing measured anew
 
 A tile is timed at two depths; the difference is its steps, what is left is the start. Plain steps are those of a dense
-product, gathered ones of a product over every second row, by the same tiles.
+product, gathered ones of a product over every second row, or over lists that name everything, by the same tiles.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.bound import Launch
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.families import FAMILIES
+from tilewright.ops.found import GROUP
+from tilewright.ops.index import Index
 from tilewright.ops.kept import multiplied
-from tilewright.ops.linear import rows_plan
+from tilewright.ops.linear import list_plan, rows_plan
+from tilewright.ops.products import WIDE
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.pit import tiles
@@ -176,7 +179,7 @@ def _tile(device: torch.device, dtype: str, t: Tile, sizes: Sizes, cores: int) -
     if device.type != "cuda":
         return made
     few = max(cores // ceil(sizes.side / t.bn), 1) * t.bm
-    make = lambda x, w: _plain(x[:few], w, t)
+    make = lambda x, w: (_gathered if t.bm == GROUP else _plain)(x[:few], w, t)
     return replace(made, alone=_steps(device, dtype, t, sizes, cores, make, few)[0])
 
 
@@ -230,7 +233,11 @@ def _plain(x: Tensor, w: Tensor, t: Tile) -> timing.Fn:
 
 
 def _gathered(x: Tensor, w: Tensor, t: Tile) -> timing.Fn:
-    """Every second row of a tensor that is twice as long."""
+    """Every second row of a tensor that is twice as long; for the rows that share lists, lists of everything."""
+    if x.is_cuda and t.bm == GROUP:
+        micro = FAMILIES["blocks"].tile if t.bk >= WIDE else FAMILIES["k"].tile
+        index = Index.from_values(x, micro, grouped=True)
+        return list_plan(x, w, index, _setting(t)).launch
     twice = torch.cat((x, x))
     rows = torch.arange(0, len(twice), 2, dtype=torch.int32, device=x.device)
     if x.is_cuda:

@@ -40,6 +40,7 @@ LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stage
 MIDDLE: Setting = {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 6}
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 7}
 LANES: Setting = {"bm": 64, "bn": 128, "bk": 32, "group": 8, "warps": 8, "stages": 3}  # 32 bits
+FEW_LANES: Setting = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
     32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},
@@ -249,9 +250,11 @@ def usual(x: Tensor, rows: int, columns: int) -> Setting:
     """The smallest tiles of which a device has all in work at once, or large ones."""
     if backend_of(x.device) != "triton":
         return {}
-    if x.dtype.itemsize != 2:
+    if x.dtype == torch.float32:
         many = -(-rows // LANES["bm"]) * -(-columns // LANES["bn"]) >= BUSY
-        return LANES if many and x.dtype == torch.float32 else {}
+        return LANES if many else FEW_LANES
+    if x.dtype.itemsize != 2:
+        return {}
     for made in (SMALL, MIDDLE):
         if -(-rows // made["bm"]) * -(-columns // made["bn"]) <= BUSY:
             return made

@@ -132,7 +132,7 @@ def estimates(site: Site, seen: Statistics, costs: Costs) -> list[Estimate]:
         made.append(_best([_rows(site, seen["rows"], t, costs) for t in costs.tiles]))
     for family in ("k", "blocks"):
         if family in seen:
-            fitting = group_tiles(site, seen[family], costs)
+            fitting = group_tiles(family, site, seen[family], costs)
             made.append(_best([_groups(family, site, seen[family], t, costs) for t in fitting]))
     return made
 
@@ -141,11 +141,14 @@ def _best(made: list[Estimate]) -> Estimate:
     return min(made, key=lambda e: e.total)
 
 
-def group_tiles(site: Site, seen: Seen, costs: Costs) -> list[Tile]:
-    """Tiles as high as a group of rows; the nearest where there are none."""
+def group_tiles(family: str, site: Site, seen: Seen, costs: Costs) -> list[Tile]:
+    """Tiles as high as a group of rows, the nearest where there are none; of those the thinnest, or for blocks the
+    thickest."""
     high = ceil(site.rows / max(seen.groups, 1))
     nearest = min(abs(t.bm - high) for t in costs.tiles)
-    return [t for t in costs.tiles if abs(t.bm - high) == nearest]
+    fitting = [t for t in costs.tiles if abs(t.bm - high) == nearest]
+    deep = (max if family == "blocks" else min)(t.bk for t in fitting)
+    return [t for t in fitting if t.bk == deep]
 
 
 def _tiled(
@@ -190,7 +193,7 @@ def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estim
     units = groups * ceil(site.columns / t.bn) / costs.cores
     item = BYTES[site.dtype]
     far = item == 2 and site.columns * site.inner * item > costs.cache  # others wait for sums
-    each = (t.gathered if k else t.step) * (FAR if far else 1.0)
+    each = t.gathered * (FAR if far else 1.0)
     longest = max(ceil(seen.longest * per), mean)
     waves = (ceil(units) - 1) * mean + longest
     return Estimate(
