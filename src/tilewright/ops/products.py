@@ -39,7 +39,8 @@ from tilewright.schedule.options import Setting
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
 MIDDLE: Setting = {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 6}
 SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 7}
-LANES: Setting = {"bm": 64, "bn": 128, "bk": 32, "group": 8, "warps": 8, "stages": 3}  # 32 bits
+# 32 bits: sums of lanes, without tensor cores
+LANES: Setting = {"bm": 64, "bn": 128, "bk": 32, "group": 8, "warps": 8, "stages": 3}
 FEW_LANES: Setting = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
@@ -251,8 +252,8 @@ def usual(x: Tensor, rows: int, columns: int) -> Setting:
     if backend_of(x.device) != "triton":
         return {}
     if x.dtype == torch.float32:
-        many = -(-rows // LANES["bm"]) * -(-columns // LANES["bn"]) >= BUSY
-        return LANES if many else FEW_LANES
+        few = -(-rows // FEW_LANES["bm"]) * -(-columns // FEW_LANES["bn"]) <= BUSY // 4
+        return FEW_LANES if few else LANES
     if x.dtype.itemsize != 2:
         return {}
     for made in (SMALL, MIDDLE):
