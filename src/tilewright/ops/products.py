@@ -252,6 +252,8 @@ def usual(x: Tensor, rows: int, columns: int) -> Setting:
     if backend_of(x.device) != "triton":
         return {}
     if x.dtype == torch.float32:
+        if torch.compiler.is_compiling():  # one graph for all sizes
+            return LANES
         few = -(-rows // FEW_LANES["bm"]) * -(-columns // FEW_LANES["bn"]) <= BUSY // 4
         return FEW_LANES if few else LANES
     if x.dtype.itemsize != 2:
