@@ -10,9 +10,11 @@ from ops.matrices import TOLERANCE, close, randn
 from ops.places import Place
 from torch.nn.functional import linear
 
+import tilewright as tw
 from tilewright.ops import dynamic
 from tilewright.ops.dynamic import auto
 from tilewright.ops.families import FAMILIES
+from tilewright.ops.ready import served
 from tilewright.pit import watch
 from tilewright.pit.tiles import Costs, Tile
 from tilewright.support.errors import TilewrightError
@@ -135,6 +137,41 @@ def test_auto_follows_what_changes(fast: Place) -> None:
     ]
 
 
+INDEX = {"rows": ((1, None), False), "k": ((32, 1), True), "blocks": ((16, 64), True)}
+
+
+@pytest.mark.parametrize("family", INDEX)
+@pytest.mark.parametrize("full", [False, True], ids=["few", "all"])
+def test_auto_with_an_index(family: str, full: bool, where: Place) -> None:
+    """Nothing is looked for: what was given multiplies, or dense where it names all."""
+    x, w = randn(64, 128, device=where.device), randn(16, 128, seed=2, device=where.device)
+    b = randn(16, seed=3, device=where.device)
+    x[:, 2 if not full else 128 :] = 0
+    x[2 if not full else 64 :] = 0
+    tile, grouped = INDEX[family]
+    index = tw.Index.from_values(x, tile, grouped=grouped)
+    with served() as kernels:
+        for _ in range(3):
+            close(auto(x, w, b, index=index), linear(x, w, b))
+    assert not any("append" in str(k.stages.get("flat")) for k in kernels)
+    told = auto.explain(x, w, index)  # type: ignore[attr-defined]
+    assert f"an index for {family} given: {'dense' if full else family}" in told
+    assert "index " not in told.split("\n", 1)[1]
+    assert "nothing was chosen yet" in auto.explain(x, w)  # type: ignore[attr-defined]
+
+
+def test_auto_with_an_index_has_gradients(fast: Place) -> None:
+    x, w = inputs(fast)["rows"], randn(16, 128, seed=2, device=fast.device)
+    index = tw.Index.from_values(x, (1, None))
+    for _ in range(2):
+        auto(x, w, index=index)
+    mine, theirs = ([t.clone().requires_grad_() for t in (x, w)] for _ in range(2))
+    (auto(*mine, index=index) ** 2).sum().backward()
+    (linear(*theirs) ** 2).sum().backward()
+    for a, c in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a.grad, c.grad, rtol=1e-3, atol=1e-2)
+
+
 def test_auto_takes_batches_and_nothing(where: Place) -> None:
     w = randn(5, 12, seed=2, device=where.device)
     for shape in ((2, 3, 12), (12,), (0, 12)):
@@ -196,6 +233,14 @@ WRONG = {
     "b": (lambda x, w, b: auto(x, w, b[1:]), "3 entries"),
     "dtype": (lambda x, w, b: auto(x, w.double()), "as x"),
     "integers": (lambda x, w, b: auto(x.int(), w), "a floating point dtype"),
+    "an index of elements": (
+        lambda x, w, b: auto(x, w, index=tw.Index.from_values(x)),
+        "an index of rows",
+    ),
+    "an index of another": (
+        lambda x, w, b: auto(x, w, index=tw.Index.from_values(x[:2], (1, None))),
+        "an index of",
+    ),
 }
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from tilewright.bench import check, probes, timing
 from tilewright.bench.dynamic_cases import SQUARE, Case, Tile, cases, kept, operands
-from tilewright.bench.dynamic_layers import Layer, layers, measured
+from tilewright.bench.dynamic_layers import SETTLED, Layer, layers, measured
 from tilewright.bench.dynamic_peers import Peer, peers
 from tilewright.bench.dynamic_report import report
 from tilewright.bench.suite import Options, Run, dtype_name, dtype_of, seeded
@@ -38,7 +38,6 @@ DETECTED: tuple[Tile, ...] = (
     *((16, 16), (32, 32), (32, 64)),
 )
 SLACK = 4.0  # peers may round partial sums
-SETTLED = 3  # calls until the choice has seen numbers
 REPLAYS, BUDGET_S = 20, 0.05
 
 

@@ -5,6 +5,7 @@ In: x [..., k], w [n, k], b [n]. `auto` chooses (`pit/choice.py`) between torch'
 a value that is 0 has one too.
 
     y = tw.linear.auto(x, w, b)
+    y = tw.linear.auto(h, w, b, index=index)  # where an index of all that is not 0 is there already: it, or dense
     print(tw.linear.auto.explain(x, w))       # what such calls use now, and why
 
 All families are looked for in the first call and in every 32nd after it; the one in use tells what it found in
@@ -27,6 +28,7 @@ from tilewright.ops.families import FAMILIES, Family
 from tilewright.ops.index import Index
 from tilewright.ops.library import plainly, wants_grad
 from tilewright.ops.linear import check_operands, linear
+from tilewright.ops.pattern import Pattern
 from tilewright.pit.choice import Chooser, Site, Statistics
 from tilewright.pit.tiles import Costs, costs_of, estimated
 from tilewright.pit.watch import Watch
@@ -36,19 +38,23 @@ from tilewright.tune.machine import device_name, machine_of
 
 
 @public
-def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def auto(x: Tensor, w: Tensor, b: Tensor | None = None, *, index: Index | None = None) -> Tensor:
     """y = x @ w.T + b, skipping zeros of x where that is expected to pay.
 
     x: [..., k]; w: [n, k]; b: [n]. A family does not multiply what is 0 in x, whatever w holds there. Inside
     torch.compile, under autocast and transforms the product is dense; a CUDA graph keeps what was chosen before.
 
+    index: of rows, or for each group of rows of its k's or blocks of them, that names all of x that is not 0, as
+    `tw.ops.linear_relu` makes it. Nothing is looked for then; the choice is between it and dense.
+
     >>> y = auto(torch.relu(h), w, b)
     """
     _check(x, w, b)
+    flat = x.reshape(-1, x.shape[-1])
+    given = "" if index is None else _given(index, flat)
     if x.numel() == 0 or w.numel() == 0 or not _ordinary(x, w):
         return functional.linear(x, w, b)
-    flat = x.reshape(-1, x.shape[-1])
-    chosen = _chosen(flat.detach(), w)
+    chosen = _chosen(flat.detach(), w) if index is None else _kept(flat, w, index, given)
     if chosen is None:
         return functional.linear(x, w, b)
     family, index = chosen
@@ -60,10 +66,12 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 @public
-def explain(x: Tensor, w: Tensor) -> str:
+def explain(x: Tensor, w: Tensor, index: Index | None = None) -> str:
     """What calls of these sizes use now, and why."""
     _check(x, w, None)
-    return CHOOSER.explain(_place(x.reshape(-1, x.shape[-1]), w).site)
+    flat = x.reshape(-1, x.shape[-1])
+    given = "" if index is None else _given(index, flat)
+    return CHOOSER.explain(_place(flat, w, given).site)
 
 
 auto.explain = explain  # type: ignore[attr-defined]
@@ -80,6 +88,17 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
     for name, t in (("w", w), ("b", b)):
         if t is not None and t.dtype != x.dtype and _ordinary(x, w):
             raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{x.dtype}, as x")
+
+
+def _given(index: Index, x: Tensor) -> str:
+    """The family that multiplies over an index of x."""
+    where = "linear.auto(x, w, b, index=...)"
+    lists = index.positions.dim() == 2
+    if index.ends is not None or (not lists and index.tile[1] is not None):
+        expected = "an index of rows, or of columns for each group of rows (grouped=True)"
+        raise error("argument", where=where, name="index", got=index, expected=expected)
+    Pattern.given(index, x, where)
+    return "rows" if not lists else "k" if index.tile[1] == 1 else "blocks"
 
 
 class _Product(torch.autograd.Function):
@@ -122,11 +141,13 @@ class _Place:
     def expecting(self, index: Index) -> Index:
         return replace(index, expected=self.expected)
 
-    def frozen(self, x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
+    def frozen(
+        self, x: Tensor, w: Tensor, index: Index | None = None
+    ) -> tuple[Family, Index] | None:
         """Inside a CUDA graph: as before, unless w would have to be copied in each replay."""
         if self.family is None or (self.family.name == "k" and w.stride(0) != 1):
             return None
-        return self.family, self.expecting(self.family.detect(x))
+        return self.family, self.expecting(self.family.detect(x) if index is None else index)
 
 
 _PLACES: dict[Any, _Place] = {}
@@ -134,15 +155,15 @@ _DEVICES: dict[str, torch.device] = {}
 REMEMBERED = 4096
 
 
-def _place(x: Tensor, w: Tensor) -> _Place:
-    key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend())
+def _place(x: Tensor, w: Tensor, given: str = "") -> _Place:
+    key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend(), given)
     made = _PLACES.get(key)
     if made is None:
         if len(_PLACES) >= REMEMBERED:
             _PLACES.clear()
         name = device_name(x.device, backend_of(x.device))
         _DEVICES[name] = x.device
-        site = Site("linear", x.shape[0], w.shape[0], x.shape[1], name_of(x.dtype), name)
+        site = Site("linear", x.shape[0], w.shape[0], x.shape[1], name_of(x.dtype), name, given)
         made = _PLACES[key] = _Place(site, Watch(), x.device)
     return made
 
@@ -182,6 +203,19 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
         if watch.telling():
             _tell(watch, family.name, index)
     return family, place.expecting(index)
+
+
+def _kept(x: Tensor, w: Tensor, index: Index, given: str) -> tuple[Family, Index] | None:
+    """The same where an index came along: its family, or None."""
+    place = _place(x, w, given)
+    watch = place.watch
+    if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return place.frozen(x, w, index)
+    if watch.due() or watch.telling():
+        _tell(watch, given, index)
+    if watch.news():
+        place.choose(watch.seen())
+    return None if place.family is None else (place.family, place.expecting(index))
 
 
 def _tell(watch: Watch, family: str, index: Index) -> None:

@@ -36,7 +36,7 @@ REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class Site:
-    """A call: program, rows x columns x inner of the product, dtype, device."""
+    """A call: program, rows x columns x inner of the product, dtype, device; the family whose index comes along."""
 
     program: str
     rows: int
@@ -44,10 +44,12 @@ class Site:
     inner: int
     dtype: str
     device: str
+    given: str = ""
 
     def __str__(self) -> str:
         size = f"{self.rows} x {self.columns} x {self.inner}"
-        return f"{self.program} {size}, {self.dtype} on {self.device}"
+        given = f", an index for {self.given} given" if self.given else ""
+        return f"{self.program} {size}, {self.dtype} on {self.device}{given}"
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estim
 
 
 def _index(site: Site, costs: Costs) -> float:
+    if site.given:
+        return 0.0
     return costs.detect + site.rows * site.inner * BYTES[site.dtype] / costs.look
 
 
