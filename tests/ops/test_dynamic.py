@@ -155,7 +155,8 @@ def test_auto_with_an_index(family: str, full: bool, where: Place) -> None:
             close(auto(x, w, b, index=index), linear(x, w, b))
     assert not any("append" in str(k.stages.get("flat")) for k in kernels)
     told = auto.explain(x, w, index)  # type: ignore[attr-defined]
-    assert f"an index for {family} given: {'dense' if full else family}" in told
+    named = " x ".join("all" if t is None else str(t) for t in tile)
+    assert f"an index for {family} of {named} given: {'dense' if full else family}" in told
     assert "index " not in told.split("\n", 1)[1]
     assert "nothing was chosen yet" in auto.explain(x, w)  # type: ignore[attr-defined]
 

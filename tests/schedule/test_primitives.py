@@ -226,7 +226,9 @@ def test_a_request_for_a_product_stands() -> None:
 
 STORES = """
 @flat
-def several(x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f32[n]], w: out[f32[n]], n):
+def several(
+    x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f32[n]], w: out[f32[n]], v: out[f32[n]], n
+):
     for i in serial(n):
         o[i] = x[i] * 2.0
         l[i] = x[i] + 1.0
@@ -236,6 +238,9 @@ def several(x: f32[n], o: out[f32[n]], l: work[f32[n]], y: out[f32[n]], z: out[f
         z[k] = y[k] - 1.0
     for m in serial(n):
         w[m] = z[n - 1 - m]
+    for q in serial(n):
+        with where(q < n - 1):
+            v[q] = w[q + 1]
 """
 
 
@@ -261,7 +266,12 @@ def test_other_stores_stay(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [("merge(i, k)", "y is needed in between"), ("merge(k, m)", "m needs z whole")]
+    ("said", "why"),
+    [
+        ("merge(i, k)", "y is needed in between"),
+        ("merge(k, m)", "m needs z whole"),
+        ("merge(m, q)", "q needs w whole"),
+    ],
 )
 def test_nothing_is_read_before_it_is_written(said: str, why: str) -> None:
     with pytest.raises(ScheduleError, match=why):

@@ -25,8 +25,15 @@ def check_reads(p: flat.Program) -> None:
     """Of what a launch writes, it may read the element that it is about to write, or what its own program wrote."""
     written = [s for s in walk(p.body) if isinstance(s, stmt.Store | stmt.Atomic)]
     grids = [s for s in walk(p.body) if isinstance(s, Loop) and s.kind == "grid"]
+    lists = {b for s in walk(p.body) if isinstance(s, stmt.Append) for b in (s.list, s.count)}
     for n in walk(p.body):
         if isinstance(n, Load):
+            if n.buffer in lists:
+                why, cure = (
+                    f"{n.buffer.name} is a list of this launch",
+                    "compile each nest on its own",
+                )
+                raise refuse(p.name, why, cure, n)
             mine = [s for s in written if s.buffer is n.buffer]
             at = {s.indices for s in mine}
             if at and at != {n.indices} and not _in_one_program(mine, n, grids):

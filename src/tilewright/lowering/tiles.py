@@ -122,14 +122,17 @@ class _Lower:
     # --- statements -------------------------------------------------------------------------------
 
     def block(self, body: tuple[stmt.Stmt, ...]) -> None:
-        written: set[Buffer] = set()
+        read, written = set[Any](), set[Any]()
         for s in body:
-            if written & {n.buffer for n in walk(s) if isinstance(n, Load)}:
-                self.t.push(tile.Barrier())  # other threads may have written it
-                written.clear()
+            loads = {(n.buffer, n.indices) for n in walk(s) if isinstance(n, Load)}
+            stores = {(n.buffer, n.indices) for n in walk(s) if isinstance(n, stmt.Store)}
+            late = {b for b, _ in written} & {b for b, _ in loads}
+            if late or any(b is c and i != j for b, i in stores for c, j in read | written):
+                self.t.push(tile.Barrier())  # other threads may have written it, or have to read it
+                read, written = set(), set()
             self.t.memo.clear()
             self.statement(s)
-            written |= {n.buffer for n in walk(s) if isinstance(n, stmt.Store)}
+            read, written = read | loads, written | stores
 
     def statement(self, s: Any) -> None:
         match s:

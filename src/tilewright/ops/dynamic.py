@@ -71,7 +71,7 @@ def explain(x: Tensor, w: Tensor, index: Index | None = None) -> str:
     _check(x, w, None)
     flat = x.reshape(-1, x.shape[-1])
     given = "" if index is None else _given(index, flat)
-    return CHOOSER.explain(_place(flat, w, given).site)
+    return CHOOSER.explain(_place(flat, w, given, index).site)
 
 
 auto.explain = explain  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def _given(index: Index, x: Tensor) -> str:
     if index.ends is not None or (not lists and index.tile[1] is not None):
         expected = "an index of rows, or of columns for each group of rows (grouped=True)"
         raise error("argument", where=where, name="index", got=index, expected=expected)
-    Pattern.given(index, x, where)
+    Pattern.given(index, x, where, "index")
     return "rows" if not lists else "k" if index.tile[1] == 1 else "blocks"
 
 
@@ -144,7 +144,7 @@ class _Place:
     def frozen(
         self, x: Tensor, w: Tensor, index: Index | None = None
     ) -> tuple[Family, Index] | None:
-        """Inside a CUDA graph: as before, unless w would have to be copied in each replay."""
+        """Inside a CUDA graph: as before, unless single k's are gathered and each replay would copy w for them."""
         if self.family is None or (self.family.name == "k" and w.stride(0) != 1):
             return None
         return self.family, self.expecting(self.family.detect(x) if index is None else index)
@@ -155,14 +155,17 @@ _DEVICES: dict[str, torch.device] = {}
 REMEMBERED = 4096
 
 
-def _place(x: Tensor, w: Tensor, given: str = "") -> _Place:
-    key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend(), given)
+def _place(x: Tensor, w: Tensor, given: str = "", index: Index | None = None) -> _Place:
+    tile = None if index is None else index.tile
+    key = (x.shape, w.shape[0], x.dtype, x.device, cpu_backend(), given, tile)
     made = _PLACES.get(key)
     if made is None:
         if len(_PLACES) >= REMEMBERED:
             _PLACES.clear()
         name = device_name(x.device, backend_of(x.device))
         _DEVICES[name] = x.device
+        if tile is not None:
+            given = f"{given} of {' x '.join('all' if t is None else str(t) for t in tile)}"
         site = Site("linear", x.shape[0], w.shape[0], x.shape[1], name_of(x.dtype), name, given)
         made = _PLACES[key] = _Place(site, Watch(), x.device)
     return made
@@ -207,7 +210,7 @@ def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
 
 def _kept(x: Tensor, w: Tensor, index: Index, given: str) -> tuple[Family, Index] | None:
     """The same where an index came along: its family, or None."""
-    place = _place(x, w, given)
+    place = _place(x, w, given, index)
     watch = place.watch
     if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return place.frozen(x, w, index)

@@ -85,12 +85,16 @@ def linear_relu(
 
 def _by_vendor(x: Tensor, w: Tensor, b: Tensor | None, by_k: bool) -> Tensor:
     """The layer in the widest of the dtypes, as the epilogue has it; autocast changes neither."""
-    x, w, b = _promoted(x, w, b)
+    z = _product(*_promoted(x, w, b), by_k).relu()
+    return z.t() if by_k else z
+
+
+def _product(x: Tensor, w: Tensor, b: Tensor | None, by_k: bool) -> Tensor:
+    """x @ w.T + b, or what lies as its transpose does."""
     with torch.autocast(x.device.type, enabled=False):
         if not by_k:
-            return functional.linear(x, w, b).relu()
-        z = torch.mm(w, x.t()) if b is None else torch.addmm(b[:, None], w, x.t())
-        return z.relu().t()
+            return functional.linear(x, w, b)
+        return torch.mm(w, x.t()) if b is None else torch.addmm(b[:, None], w, x.t())
 
 
 def _promoted(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -171,13 +175,7 @@ def _by_torch(tensors: Mapping[str, Tensor], by_k: bool) -> Tensor:
     """The product on a CPU."""
     x, w, b = (None if n not in tensors else tensors[n].detach() for n in ("x", "w", "b"))
     assert x is not None and w is not None
-    x, w, b = _promoted(x, w, b)
-    with torch.autocast(x.device.type, enabled=False):
-        if by_k:
-            z = torch.mm(w, x.t()) if b is None else torch.addmm(b[:, None], w, x.t())
-        else:
-            z = torch.mm(x, w.t()) if b is None else torch.addmm(b, x, w.t())
-    return z.relu_()
+    return _product(*_promoted(x, w, b), by_k).relu_()
 
 
 @cache

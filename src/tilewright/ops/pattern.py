@@ -69,8 +69,8 @@ class Pattern:
         return listed_product(self.axis, self.tile, self.size, **how), given
 
     @staticmethod
-    def given(index: Index, x: Tensor, where: str) -> Pattern:
-        """From an index of x."""
+    def given(index: Index, x: Tensor, where: str, name: str = "sparse") -> Pattern:
+        """From an index of x; name: of the argument."""
         (rows, k), counts, shape = index.tile, index.counts, index.shape
         if index.ends is not None:
             made, ok = (
@@ -88,10 +88,10 @@ class Pattern:
         elif rows is None:
             made, ok = Pattern("k", index.positions, counts, k), shape[1] == x.shape[1]
         else:
-            raise error("argument", where=where, name="sparse", got=index, expected=EXPECTED)
+            raise error("argument", where=where, name=name, got=index, expected=EXPECTED)
         if not ok:
             expected = f"an index of {tuple(x.shape)}"
-            raise error("shape", where=where, name="sparse", got=tuple(shape), expected=expected)
+            raise error("shape", where=where, name=name, got=tuple(shape), expected=expected)
         check_device(index.positions, x, where)
         return made
 

@@ -175,7 +175,8 @@ def _tiled(
 
 def _rows(site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
     more = {"zeros": _written(site, costs), "index": _index(site, costs)}
-    return _tiled("rows", site, seen.kept, t, costs, True, **more)
+    rows = min(seen.kept * ceil(site.rows / max(seen.of, 1)), site.rows)
+    return _tiled("rows", site, rows, t, costs, True, **more)
 
 
 def _written(site: Site, costs: Costs) -> float:

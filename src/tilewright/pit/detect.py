@@ -32,10 +32,8 @@ CHUNKS = 2048  # parts of an ordered list, at most; each looks at the counts of 
 LARGEST = 4**10
 SPLIT = 64  # rows that are looked at together where a micro-tile has all of them
 ALONE = 1 << 13  # flags that one program lists
-MANY, HIGH = (
-    64,
-    8,
-)  # lists, and rows of a micro-tile, from which on a program for each list keeps memory busy
+MANY = 64  # lists from which on a program for each keeps memory busy,
+HIGH = 8  # and the rows of their micro-tiles
 LEAST = 1 << 10  # and where many do, each of them
 
 

@@ -45,7 +45,8 @@ def _behind(made: Append, moved: Assign) -> bool:
         return False
     (by,) = moved.listed
     mine = by.at.buffer is made.list and by.below is not None and by.below.buffer is made.count
-    if not mine or len(by.at.indices) != 2:
+    more = any(n in (made.list, made.count) for n in walk(moved.values))
+    if not mine or more or len(by.at.indices) != 2:
         return False
     rows = _rows(made.where, made.group[0])
     return bool(rows) and rows == _rows(moved.values, by.at.indices[0])

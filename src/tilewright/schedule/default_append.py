@@ -77,7 +77,8 @@ def _behind(s: Scheduled, groups: Loop, setting: Setting) -> Scheduled:
     for x in inner:
         if not isinstance(x.hi, Const):
             name = x.var.name
-            s = s.then("split", name, max(room, 1)).then("kind", f"{name}_i", "lane")
+            if room > 1:
+                s = s.then("split", name, room).then("kind", f"{name}_i", "lane")
     return s.then("kind", first.var.name, "grid").then("merge", groups.var.name, first.var.name)
 
 

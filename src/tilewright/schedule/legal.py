@@ -50,8 +50,8 @@ def unset(p: flat.Program) -> str:
     """A variable that is used above the line that sets it."""
     known: set[Var] = {*p.sizes, *p.scalars}
     for s in within(p.body):
-        own = [getattr(s, f.name) for f in fields(s) if f.name not in APART]  # type: ignore[arg-type]
-        for v in walk(tuple(own)):
+        said = [getattr(s, f.name) for f in fields(s) if f.name not in APART]  # type: ignore[arg-type]
+        for v in walk(tuple(said)):
             if isinstance(v, Var) and v not in known and v not in sets(s):
                 return v.name
         known.update(sets(s))

@@ -204,7 +204,8 @@ def _touched(body: Body) -> tuple[set[Buffer], set[Buffer]]:
     """The buffers that are read, and those that are written."""
     read = {n.buffer for n in walk(body) if isinstance(n, Load)}
     kinds = stmt.Store | stmt.Atomic
-    return read, {s.buffer for s in within(body) if isinstance(s, kinds)}
+    lists = {b for s in within(body) if isinstance(s, stmt.Append) for b in (s.list, s.count)}
+    return read, lists | {s.buffer for s in within(body) if isinstance(s, kinds)}
 
 
 def _same_loops(mine: tuple[Loop, ...], theirs: tuple[Loop, ...], table: dict[Any, Any]) -> bool:
@@ -294,9 +295,15 @@ def _needed(between: Body, b: Loop) -> Body:
 
 
 def _shared(a: Loop, b: Loop) -> Body:
-    """Both bodies over one variable; what both compute alike is computed once."""
+    """Both bodies over one variable; what both compute alike, of what the first does not write, is computed once."""
     table: dict[Any, Any] = {b.var: a.var}
-    known = {s.value: s.var for s in a.body if isinstance(s, stmt.Let)}
+    changed = _touched((a,))[1]
+    lets = {s.var: s.value for s in a.body if isinstance(s, stmt.Let)}
+    known: dict[Any, Var] = {}
+    for v, e in lets.items():
+        parts = (e, *(lets[m] for m in flat.made_of(a.body, e) if m in lets))
+        if not any(isinstance(n, Load) and n.buffer in changed for n in walk(parts)):
+            known[e] = v
     made: list[stmt.Stmt] = [*a.body]
     for s in b.body:
         s = substitute(s, table)
