@@ -265,6 +265,33 @@ def test_other_stores_stay(said: str) -> None:
         np.testing.assert_allclose(got[name], value, rtol=1e-6)
 
 
+def test_what_is_written_in_between_is_read_again() -> None:
+    """Both loops read h[i]; the first changes it."""
+    p = parse(
+        """
+@flat
+def twice(h: out[f32[n]], x: f32[n], y: out[f32[n]], n):
+    for k in serial(n):
+        h[k] = x[k]
+    for i in serial(n):
+        v = h[i]
+        h[i] = v * 2.0
+    for j in serial(n):
+        u = h[j]
+        y[j] = u
+"""
+    )
+    assert isinstance(p, flat.Program)
+    x = numbers(1, 5)
+    for said in ("merge(i, j)", "merge(k, i)", "merge(k, i); merge(k, j)"):
+        try:
+            made = apply(p, steps_of(said))
+        except ScheduleError:
+            continue
+        np.testing.assert_allclose(run_flat(made, {"x": x}, {"n": 5})["y"], x * 2, rtol=1e-6)
+    assert apply(p, steps_of("merge(i, j)")) is not p
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

@@ -54,6 +54,30 @@ def test_where_nothing_is_left_nothing_is_multiplied(family: str, seen: Seen) ->
     assert made.family == family and made.estimates[0].product == 0.0
 
 
+@pytest.mark.parametrize("high", [1, 16, 128])
+def test_groups_of_rows_count_as_their_rows(high: int) -> None:
+    of = -(-4096 // high)
+    seen = Seen(of // 2, of, 1, of)
+    assert total("rows", seen) == total("rows", rows(0.5))
+
+
+def test_a_weight_beyond_the_cache_and_a_lone_tile_cost_more() -> None:
+    tiles = tuple(replace(t, alone=3 * t.step) for t in COSTS.tiles)
+    few = Seen(64, 4096, 1, 4096)
+    assert total("blocks", blocks(0.1), replace(COSTS, cache=1e6)) > total("blocks", blocks(0.1))
+    assert total("rows", few, replace(COSTS, tiles=tiles)) > total("rows", few)
+
+
+@pytest.mark.parametrize("gain, family", [(1.03, "dense"), (1.08, "rows")])
+def test_a_small_gain_is_left_to_dense(gain: float, family: str) -> None:
+    known = {"rows": rows(0.5)}
+    scale = {"dense": gain * total("rows", known["rows"]) / total("dense", rows(1.0))}
+    made = decide(SITE, known, replace(COSTS, scale=scale))
+    assert made.family == family and made.estimates[0].family == "rows"
+    assert ("by less than 5%" in made.why) == (family == "dense")
+    assert decide(SITE, known, replace(COSTS, scale=scale), "rows").family == "rows"
+
+
 def test_dense_is_always_there() -> None:
     assert [e.family for e in estimates(SITE, {}, COSTS)] == ["dense"]
 
