@@ -10,6 +10,7 @@ from ops.places import Place
 import tilewright as tw
 from tilewright.ops.families import FAMILIES
 from tilewright.ops.ready import served
+from tilewright.pit import detect
 
 
 def whole(x, w, b, rows):  # type: ignore[no-untyped-def]
@@ -35,9 +36,12 @@ def test_mask(where: Place) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [2048, 2077])
-def test_many_lists_of_k(rows: int, bias: bool, where: Place) -> None:
+@pytest.mark.parametrize("rows", [224, 237])
+def test_many_lists_of_k(
+    rows: int, bias: bool, where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lists, and what they name of x, are made by one kernel; some lists are empty, some full."""
+    monkeypatch.setattr(detect, "MANY", 7)
     x, w = randn(rows, 43, device=where.device), randn(17, 43, seed=2, device=where.device)
     x *= (torch.arange(rows) // 32 % 5)[:, None].to(where.device) > torch.arange(
         43, device=where.device
@@ -49,7 +53,7 @@ def test_many_lists_of_k(rows: int, bias: bool, where: Place) -> None:
 
 
 def test_lists_and_what_they_name_come_from_one_kernel(tiled: Place) -> None:
-    x = randn(2048, 20, device=tiled.device)
+    x = randn(32 * detect.MANY, 20, device=tiled.device)
     x[:, 3:17] = 0.0
     with served() as kernels:
         index = FAMILIES["k"].detect(x)
