@@ -239,7 +239,7 @@ def _detector(
         raise error("argument", where=where, name="tile", got=grid, expected=expected)
     rows, columns = (0 if t is None else t for t in tile)
     by_flags = columns == 0 or (rows * columns != 1 and backend == "triton")
-    if by_flags and grouped and straight and one_pass(grid[0], rows, columns):
+    if by_flags and straight and _by_list(shape, tile, grouped):
         by_flags, ordered = False, True
     if ordered and by_flags:
         return _name("flags", rows or SPLIT, columns, above, grouped)
@@ -294,10 +294,14 @@ def _asked(x: Tensor, tile: Tile, grouped: bool, ordered: bool) -> list[int]:
         return [FEW]
     if tile == (1, 1) and not ordered:
         return [ONE_WARP]
+    by_list = straight(x) and _by_list(tuple(x.shape), tile, grouped)
+    return [one_pass_by(x, tile[0] or 0)] if by_list else []
+
+
+def _by_list(shape: tuple[int, ...], tile: Tile, grouped: bool) -> bool:
+    """Whether a GPU makes each list of x by a program of its own, where rows of x lie side by side."""
     rows, columns = (t or 0 for t in tile)
-    lists = grid_of(tuple(x.shape), tile)[0]
-    by_list = grouped and straight(x) and one_pass(lists, rows, columns)
-    return [one_pass_by(x, rows)] if by_list else []
+    return grouped and one_pass(grid_of(shape, tile)[0], rows, columns)
 
 
 def _few(_: str, held: list[Tensor]) -> list[int]:

@@ -2,6 +2,7 @@
 
     ordered     one program owns a group: a running number, a scan inside the tile, one store of the count
     shared      tiles are independent: a scan inside the tile, one atomic addition for each tile
+    behind      what an ordered list moves is done by the program that owns the group, after a barrier
 
 In: an unscheduled stage III program with an append. Out: a scheduled one with its steps.
 """
