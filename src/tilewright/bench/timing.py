@@ -22,6 +22,7 @@ from tilewright.tune.measure import flush
 Fn = Callable[[], object]
 
 REPLAYS, BUDGET_S = 40, 0.25
+TICK = 1e-9  # seconds that a call takes at least: clocks of processor time may stand still in short ones
 
 
 def capture(fn: Fn) -> torch.cuda.CUDAGraph:
@@ -154,7 +155,7 @@ def cpus_ms(
             time.sleep(0.01)
             fn()
             times[name] += calls_s(fn, seconds / rounds, -(-least // rounds), clock)
-    return {name: of(taken) * 1e3 for name, taken in times.items()}
+    return {name: max(of(taken), TICK) * 1e3 for name, taken in times.items()}
 
 
 def calls_s(
