@@ -31,6 +31,11 @@ TAKEN = [
     ("rows-linear", "fuse(r, o); split(r_o, 8); kind(r_o_i, lane); kind(r_o_o, grid)", ALL),
     ("spmm-sum", "unroll(p_j, 2); kind(i, grid); lane(f, 16)", ALL),
     ("spmm-mean", "unroll(f, 2); unroll(p_j, 3)", ALL),
+    ("sddmm", "jam(p_i, 2)", ALL),
+    ("sddmm", "lane(k, 16); jam(p_i, 4)", ALL),
+    ("spmm-max", "jam(i, 3)", ALL),
+    ("spmm-sum", "kind(i, grid); jam(f, 2)", ALL),
+    ("softmax", "kind(i, grid); jam(f, 2)", ALL),
     ("bsr", "unroll(kk, 2); kind(I, grid); kind(ii, lane)", ALL),
     ("softmax", "unroll(p_j, 4); kind(i, grid)", ALL),
     ("spmm-sum", "kind(i, grid); persistent(i, 2); lane(f, 16)", ALL),
@@ -107,6 +112,9 @@ REFUSED = [
     ("sddmm", "fuse(p_i, k)", "k is not alone inside p_i"),
     ("spmm-sum", "kind(i, grid); unroll(i, 2)", "it is a grid loop"),
     ("spmm-sum", "unroll(p_j, 0)", "0 is less than 1"),
+    ("spmm-sum", "jam(p_j, 2)", "it carries the reduction acc"),
+    ("spmm-sum", "jam(f, 1)", "1 is less than 2"),
+    ("spmm-sum", "kind(i, grid); jam(i, 2)", "it is a grid loop"),
     ("spmm-sum", "kind(p_j, unroll)", "is not a constant"),
     ("spmm-sum", "persistent(i, 2)", "it is not a grid loop"),
     ("spmm-sum", "kind(i, grid); persistent(i, 0)", "0 is less than 1"),
@@ -167,6 +175,14 @@ def test_unrolled_loops_say_so_in_c() -> None:
     """Honoured, not ignored: the compiler is told to copy the body out."""
     _, p = case_of("spmm-sum")
     assert "#pragma GCC unroll 2" in emit_c(apply(p, steps_of("unroll(p_j, 2)")))
+
+
+def test_turns_side_by_side_share_the_loops_inside() -> None:
+    _, p = case_of("spmm-sum")
+    made = emit_c(apply(p, steps_of("kind(i, grid); jam(f, 2)")))
+    both, _, rest = made.partition("for (int64_t f = ")
+    assert both.count("for (int64_t p_j = ") == rest.count("for (int64_t p_j = ") == 1
+    assert both.count("+=") == 2 and rest.count("+=") == 1
 
 
 def test_order_has_no_form_in_c() -> None:

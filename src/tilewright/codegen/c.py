@@ -13,8 +13,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tilewright.analysis.cost import BYTES
 from tilewright.codegen.c_prelude import TYPES, power, prelude, unary
 from tilewright.codegen.c_search import SEARCH
+from tilewright.codegen.c_stream import LINE, STREAM
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
     COMPARE,
@@ -66,16 +68,33 @@ def emit_c(p: flat.Program, grain: int = 64) -> str:
     for what, asked, why, cure in (
         ("order", p.order, "threads take the loops of the grid as they stand", "reorder the loops"),
         ("swizzle", p.swizzle, "threads take the loops of the grid as they stand", "leave it out"),
-        ("stream", p.streams, "C has no word for it", "leave it out"),
+        (
+            "stream",
+            _read(p),
+            "C has it for what is written alone",
+            "name outputs that are not read",
+        ),
         ("tensorise", p.tensor, "the C compiler has no matrix products", "leave it out"),
     ):
         if asked:
             expected = "a schedule for the CPU"
             raise error("illegal", name=what, got=why, expected=expected, cure=cure)
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
-    body = "\n".join("  " + line for line in _Printer(p, grain).block(p.body, (), ()))
-    search = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
-    return f"{prelude(body)}{search}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
+    printer = _Printer(p, grain)
+    lines = printer.block(p.body, (), ())
+    if any("tw_stream(" in line for line in lines):
+        lines = [f"const _Bool tw_far = {printer.touched()} > TW_FAR;", *lines]
+    body = "\n".join("  " + line for line in lines)
+    used = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
+    used += STREAM if "tw_stream(" in body else ""
+    return f"{prelude(body)}{used}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
+
+
+def _read(p: flat.Program) -> list[str]:
+    """The streams that are no outputs, or are read here too."""
+    outs = {b.name for b in p.buffers if b.role == "out"}
+    outs -= {n.buffer.name for n in walk(p.body) if isinstance(n, Load)}
+    return [n for n in p.streams if n not in outs]
 
 
 class _Printer:
@@ -126,6 +145,8 @@ class _Printer:
                 return self.update(state, m, made_, self.folded(state, lanes), guards)
             case stmt.Store(b, (at,), v):
                 at, v = self.full(at), self.full(v)
+                if b.name in self.p.streams and self.parallel:
+                    return self.stream(b, at, v, guards)
                 line = f"{b.name}[{self.expr(at)}] = {self.expr(v)};"
                 return self.over(self.sorted(lanes_of((at, v), self.table)), [line], guards)
             case stmt.Atomic(op, b, (at,), v):
@@ -144,6 +165,35 @@ class _Printer:
             got="it has no C form",
             expected="a schedule for the CPU",
         )
+
+    def stream(self, b: Any, at: Expr, v: Expr, guards: tuple[Expr, ...]) -> list[str]:
+        """Lanes that are whole lines of the output pass the caches where they would not stay."""
+        lanes = self.sorted(lanes_of((at, v), self.table))
+        plain = self.over(lanes, [f"{b.name}[{self.expr(at)}] = {self.expr(v)};"], guards)
+        if len(lanes) != 1 or any(lanes_of(g, self.table) for g in guards):
+            return plain
+        size = self.extents[lanes[0]] * BYTES[b.dtype]
+        rest = [t for t in _terms(at) if t is not lanes[0]]
+        if size % LINE or len(rest) + 1 != len(_terms(at)) or lanes_of(tuple(rest), self.table):
+            return plain
+        to = f"{b.name} + {self.expr(substitute(at, {lanes[0]: Const(0, 'i64')}), 6)}"
+        made: list[str] = []
+        if isinstance(v, Var) and v.dtype == b.dtype and lanes_of(v, self.table) == {*lanes}:
+            held = v.name
+        else:
+            held = self.names.fresh("line")
+            made = [f"{TYPES[b.dtype]} {held}[{self.extents[lanes[0]]}];"]
+            made += self.over(lanes, [f"{held}[{lanes[0].name}] = {self.expr(v)};"], ())
+            plain = self.over(lanes, [f"{b.name}[{self.expr(at)}] = {held}[{lanes[0].name}];"], ())
+        leave = f"tw_stream({to}, {held}, {size});"
+        return [*made, f"if (tw_far && TW_LINE({to})) {leave}", "else {", *_in(plain), "}"]
+
+    def touched(self) -> str:
+        """The bytes of all arrays, as far as their sizes are told."""
+        told = lambda b: all(v in self.p.sizes for v in walk(b.shape) if isinstance(v, Var))
+        held = [b for b in self.p.buffers if b.role in ("in", "index", "out") and told(b)]
+        sizes = [[BYTES[b.dtype], *(self.expr(e, 7) for e in b.shape)] for b in held]
+        return " + ".join(" * ".join(map(str, s)) for s in sizes)
 
     def atomic(self, op: str, b: Any, at: str, v: str) -> list[str]:
         """OpenMP has sums; a maximum that keeps NaN is put in place when nobody came between."""
@@ -165,16 +215,21 @@ class _Printer:
             nest.append(nest[-1].body[0])
         self.parallel = True
         many = f" collapse({len(nest)})" if len(nest) > 1 else ""
-        made = [
-            f"#pragma omp parallel for{many} schedule(dynamic, {self.grain}) num_threads(n_threads)"
-        ]
         inner = self.block(nest[-1].body, lanes, guards)
         self.parallel = False
+        how, team = f"{many} schedule(dynamic, {self.grain})", "num_threads(n_threads)"
+        streams = any("tw_stream(" in line for line in inner)
+        made = [
+            f"#pragma omp for{how} nowait" if streams else f"#pragma omp parallel for{how} {team}"
+        ]
         for depth, loop in enumerate(nest):
             brace = " {" if depth == len(nest) - 1 else ""
             made.append("  " * depth + self.head(loop.var, loop.lo, loop.hi) + brace)
         pad = "  " * len(nest)
-        return [*made, *(pad + line for line in inner), "  " * (len(nest) - 1) + "}"]
+        made += [*(pad + line for line in inner), "  " * (len(nest) - 1) + "}"]
+        if not streams:
+            return made
+        return [f"#pragma omp parallel {team}", "{", *_in([*made, "TW_FENCE;"]), "}"]
 
     def head(self, v: Var, lo: Expr, hi: Expr) -> str:
         ends = f"{v.name} = {self.expr(self.full(lo))}, {v.name}_end = {self.expr(self.full(hi))}"
@@ -306,8 +361,11 @@ class _Printer:
             line = f"{self.name(v)} += {self.expr(made.b)};"
         if m.name in EVERY and isinstance(made, Bin) and made.a is v:
             line = f"{self.name(v)} {made.op}= {self.expr(made.b)};"  # no branch in vectors
-        simd = m.name == "sum" and folded and not mine
-        pragma = [f"#pragma omp simd reduction(+:{v.name})"] if simd else []
+        pragma = []
+        if m.name == "sum" and folded and not mine:
+            pragma = [f"#pragma omp simd reduction(+:{v.name})"]
+        elif len(mine) == 1 and not folded and not guards:  # else gcc may choose a loop around it
+            pragma = ["#pragma omp simd"]
         return [*pragma, *self.over((*folded, *mine), [line], guards)]
 
     # --- lanes ------------------------------------------------------------------------------------

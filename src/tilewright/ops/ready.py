@@ -17,8 +17,8 @@ from tilewright.ir.expr import Expr
 from tilewright.ir.text import text
 from tilewright.ops.backend import on_device
 from tilewright.ops.dtypes import TORCH
+from tilewright.runtime import pages
 from tilewright.runtime.kernel import Kernel
-from tilewright.runtime.pages import LARGE, advise
 
 _WATCHERS: list[list[Kernel]] = []
 
@@ -96,18 +96,20 @@ class Ready:
     def allocator(self, step: Any) -> Callable[..., list[Tensor]]:
         """The outputs, as one generated function of an input and the sizes."""
         parts: list[str] = []
-        space: dict[str, Any] = {}
+        space: dict[str, Any] = {"pages": pages}
         names = ", ".join(step.size_names)
-        like = step.args[step.traced.inputs[-1]].dtype
+        last = step.traced.inputs[-1]
         for k, t in enumerate(step.bound.program.outputs):
             assert t.values is not None
-            how = "new_empty" if covers(step.bound.program, t) else "new_zeros"
+            how = "empty" if covers(step.bound.program, t) else "zeros"
             space[f"d{k}"] = TORCH[t.dtype]
             shape = "".join(f"{text(e)}, " for e in t.values.shape)
-            dtype = (
-                "" if t.dtype == like and step.traced.inputs[-1] in step.names else f", dtype=d{k}"
-            )
-            parts.append(f"like.{how}(({shape}){dtype})")
+            alike = t.dtype == step.args[last].dtype and last in step.names
+            made = f"like.new_{how}(({shape}){'' if alike else f', dtype=d{k}'})"
+            if self.kernel.backend == "c":
+                size = " * ".join([f"d{k}.itemsize", *(f"({text(e)})" for e in t.values.shape)])
+                made = f"{made} if {size} < {pages.LARGE} else pages.{how}(({shape}), d{k})"
+            parts.append(made)
         return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
 
     def run(
@@ -121,8 +123,6 @@ class Ready:
         """Into new outputs, or into those that an earlier piece of the statement began."""
         if outs is None:
             outs = self.alloc(tensors[self.like], *sizes)
-            if self.kernel.backend == "c":
-                advise_large(outs)
         self.into(tensors, outs, sizes, ints, floats)
         return outs
 
@@ -212,17 +212,8 @@ class Fixed:
         held = [pool[k] for k in made.take]
         if _WATCHERS:
             note(made.kernel)
-        if made.kernel.backend == "c":
-            advise_large(outs)
         made.call(held, where, self.mine, ())
         return outs
-
-
-def advise_large(outs: Sequence[Tensor]) -> None:
-    """Large outputs on huge pages."""
-    for o in outs:
-        if o.nbytes > LARGE:
-            advise(o)
 
 
 def size_lambda(e: Expr, names: Sequence[str]) -> Callable[..., int]:

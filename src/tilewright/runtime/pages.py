@@ -1,27 +1,93 @@
-"""Large pages for large outputs: fresh memory is faulted in by 2 MB instead of 4 kB.
+"""Memory of large outputs on the CPU: on large pages, and kept for the next output when its tensor is gone.
 
-On Linux, where the kernel leaves the choice to the program; elsewhere nothing happens.
+Fresh memory costs more than the kernel that writes it: the system clears every page when it is first touched. The
+C library hands large arrays back at once, so a loop pays that in every turn; here a few are kept, as torch's own
+allocator does on a GPU. At most `TILEWRIGHT_KEEP` megabytes lie idle (0: none, plain torch memory).
+
+    empty((4096, 512), torch.float32)      # a tensor like any other; its storage cannot be resized
 """
 
 from __future__ import annotations
 
-import ctypes
+import math
+import mmap
+import os
 import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-LARGE = 8 << 20
-PAGE = 4096
-MADV_HUGEPAGE = 14
+from tilewright.support import knobs
 
-_libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+LARGE = 2 << 20  # a large page
+ROOM = 1.25  # a kept block may be so much larger than what is asked for
+
+_returned: deque[mmap.mmap] = deque()  # by tensors that are gone, from any thread
+_idle: list[mmap.mmap] = []  # the oldest first
+_lock = threading.RLock()
 
 
-def advise(t: Tensor) -> None:
-    """Ask for large pages under a tensor that is about to be written for the first time."""
-    if _libc is None:
-        return
-    begin = -(-t.data_ptr() // PAGE) * PAGE
-    end = (t.data_ptr() + t.nbytes) // PAGE * PAGE
-    if end > begin:
-        _libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_HUGEPAGE)
+def _forked() -> None:
+    """Nobody in a new process holds the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class _Lease(np.ndarray[Any, Any]):
+    """A block as a tensor's storage holds it; it comes back when the storage is gone."""
+
+    block: mmap.mmap | None = None
+
+    def __del__(self) -> None:
+        if self.block is not None:
+            _returned.append(self.block)
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor with any content."""
+    many = math.prod(shape)
+    size = many * dtype.itemsize
+    if size < LARGE or not knobs.keep() or not sys.platform.startswith("linux"):
+        return torch.empty(shape, dtype=dtype)
+    block = _take(size)
+    lease = np.frombuffer(block, dtype=np.uint8).view(_Lease)
+    lease.block = block
+    return torch.frombuffer(lease, dtype=dtype, count=many).view(*shape)
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor of zeros."""
+    made = empty(shape, dtype)
+    return made.zero_()
+
+
+def _take(size: int) -> mmap.mmap:
+    """The oldest block that suits, or a new one."""
+    with _lock:
+        settle()
+        for k, block in enumerate(_idle):
+            if size <= len(block) <= ROOM * size + LARGE:
+                return _idle.pop(k)
+    whole = -(-size // LARGE) * LARGE
+    made = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    made.madvise(mmap.MADV_HUGEPAGE)
+    return made
+
+
+def settle() -> int:
+    """Blocks that came back are idle, the oldest beyond the bound are given to the system; bytes that stay."""
+    with _lock:
+        while _returned:
+            _idle.append(_returned.popleft())
+        most = knobs.keep() << 20
+        while sum(map(len, _idle)) > most:
+            _idle.pop(0)
+        return sum(map(len, _idle))

@@ -6,8 +6,10 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     outermost spatial loops       the grid: OpenMP threads
     innermost dense reduction     lanes, when its extent is a constant
     long ones                     16 lanes of partial sums, added up at the end
+    entries with long sums        four side by side
     variable reductions           serial, with gathers prefetched; entries likewise
     searches with growing keys    from the place before
+    outputs written by lanes      need not stay in caches
     a compacted list              schedule/default_append.py
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from tilewright.analysis.follow import growing
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import FLOATS, Bin, Const, Un, dtype_of
+from tilewright.ir.expr import FLOATS, Bin, Const, Load, Un, dtype_of
 from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
@@ -23,7 +25,7 @@ from tilewright.schedule.append import append_of
 from tilewright.schedule.default_append import append_c
 from tilewright.schedule.edit import loops
 from tilewright.schedule.follow import followed
-from tilewright.schedule.legal import carried
+from tilewright.schedule.legal import carried, within
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
@@ -31,6 +33,7 @@ from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
 PARTS = 16
+LONG, SEVERAL = 256, 4  # measured: shorter sums gain nothing
 PLAIN = ("neg", "abs", "relu", "sqrt")
 
 
@@ -46,7 +49,9 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
             s = _early(s, x.var.name, options)
     for r in nest.reductions:
         s = _reduction(s, nest, r, options)
-    return _follow(_threads(s))
+    for x in nest.spatial:
+        s = _several(s, nest, x)
+    return _leave(_follow(_threads(s)))
 
 
 def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
@@ -115,6 +120,17 @@ def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
         return s
 
 
+def _several(s: Scheduled, nest: Nest, x: flat.Loop) -> Scheduled:
+    """Entries with long sums, a few at a time: one alone waits for memory, line after line."""
+    long = [r for r in nest.reductions if isinstance(r.loop.hi, Const) and r.loop.hi.value >= LONG]
+    if isinstance(x.lo, Const) or not any(r.loop in within(x.body) for r in long):
+        return s
+    try:
+        return s.then("jam", x.var.name, SEVERAL)
+    except ScheduleError:
+        return s
+
+
 def any_order(p: flat.Program) -> bool:
     """Whether C may add in the order that suits it: lanes are summed, and no other sum or function of several steps
     is there, whose meaning may depend on how numbers are rounded."""
@@ -153,3 +169,13 @@ def _follow(s: Scheduled) -> Scheduled:
     for name in [x.var.name for x in loops(s.program) if followed(s.program, x)]:
         s = s.then("follow", name)
     return s
+
+
+def _leave(s: Scheduled) -> Scheduled:
+    """Outputs that lanes write, and nothing here reads, may leave the caches."""
+    p = s.program
+    lanes = [x for x in loops(p) if x.kind == "lane"]
+    wide = {n.buffer.name for x in lanes for n in walk(x.body) if isinstance(n, stmt.Store)}
+    read = {n.buffer.name for n in walk(p.body) if isinstance(n, Load)}
+    names = [b.name for b in p.buffers if b.role == "out" and b.name in wide - read]
+    return s.then("stream", *names) if names else s

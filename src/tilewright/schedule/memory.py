@@ -23,7 +23,8 @@ from tilewright.schedule.legal import APART, at_least, fresh, sets, unset, withi
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early
 
-    Loops inside of it begin where they begin: the first element of a row is asked for.
+    Loops inside of it begin where they begin: the first element of a row is asked for. Near the end of a row the
+    entries ahead are those of the next ones.
     """
     what, loop = f"prefetch({name}, {distance})", find(p, name)
     at_least(what, distance)
@@ -34,11 +35,13 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
         raise illegal(what, "nothing in it is read through an index array", ir=loop)
 
     def rule(s: Loop) -> list[stmt.Stmt]:
-        ahead = select(s.var + distance < s.hi, s.var + distance, s.var)
         first = {n.var: n.lo for n in walk(s.body) if isinstance(n, Loop)}
         hints = [
             stmt.Prefetch(
-                x.buffer, substitute(x.indices, {**first, let.var: Load(table, (ahead,))})
+                x.buffer,
+                substitute(
+                    x.indices, {**first, let.var: Load(table, (_ahead(p, s, table, distance),))}
+                ),
             )
             for let, table, x in gathers
         ]
@@ -46,6 +49,14 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
         return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
 
     return edit(p, name, rule)
+
+
+def _ahead(p: flat.Program, loop: Loop, table: Buffer, distance: int) -> Expr:
+    """The place to look ahead at: rows of one array follow one another, other ranges end where they end."""
+    rows = [e.buffer for e in (loop.lo, loop.hi) if isinstance(e, Load)]
+    known = all(v in p.sizes for v in walk(table.shape[0]) if isinstance(v, Var))
+    end = table.shape[0] if known and len(rows) == 2 and rows[0] == rows[1] else loop.hi
+    return select(loop.var + distance < end, loop.var + distance, loop.var)
 
 
 def stream(p: flat.Program, *names: str) -> flat.Program:

@@ -25,6 +25,7 @@ from tilewright.schedule.append import carry
 from tilewright.schedule.attach import attach
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
+from tilewright.schedule.jam import jam
 from tilewright.support.errors import ScheduleError
 
 Word = str | int
@@ -34,7 +35,7 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "fuse": stage_one.fuse,
     "reorder": stage_one.reorder,
 }
-_LOOPS = (loop.split, loop.fuse, loop.unroll, loop.kind, loop.lane, loop.reorder)
+_LOOPS = (loop.split, loop.fuse, loop.unroll, jam, loop.kind, loop.lane, loop.reorder)
 _GRID = (loop.order, loop.swizzle, loop.persistent)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise)
