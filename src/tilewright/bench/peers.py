@@ -102,7 +102,7 @@ def _numba(product: Callable[..., None], tensors: tuple[Tensor, ...], size: tupl
     """Compiled in parallel with fast arithmetic, as its users would; each call makes its output, as all do."""
     import numba
 
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(torch.get_num_threads(), numba.get_num_threads()))
     made = numba.njit(parallel=True, fastmath=True)(product)
     arrays = [t.numpy() for t in tensors]
     return lambda: made(*arrays, np.empty(size, np.float32))

@@ -41,6 +41,7 @@ from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply
 from tilewright.ir.node import rebuild, substitute, walk
 from tilewright.lowering.lanes import lane_extents, lanes_of, value_lanes
+from tilewright.schedule.options import GRAIN
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -63,7 +64,7 @@ def parameters(p: flat.Program) -> list[tuple[str, str]]:
     return [*made, ("n_threads", "int")]
 
 
-def emit_c(p: flat.Program, grain: int = 64) -> str:
+def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
     """The text of a C file with one function."""
     for what, asked, why, cure in (
         ("order", p.order, "threads take the loops of the grid as they stand", "reorder the loops"),
@@ -217,7 +218,9 @@ class _Printer:
         many = f" collapse({len(nest)})" if len(nest) > 1 else ""
         inner = self.block(nest[-1].body, lanes, guards)
         self.parallel = False
-        how, team = f"{many} schedule(dynamic, {self.grain})", "num_threads(n_threads)"
+        turns = " * ".join(self.expr(self.full(x.hi - x.lo), 7) for x in nest)
+        how = f"{many} schedule(dynamic, tw_share({turns}, {self.grain}, n_threads))"
+        team = "num_threads(n_threads)"
         streams = any("tw_stream(" in line for line in inner)
         made = [
             f"#pragma omp for{how} nowait" if streams else f"#pragma omp parallel for{how} {team}"

@@ -59,6 +59,14 @@ WHERE = """
 #define TW_WHERE(type, c, a, b) ({ const type tw_a = (a), tw_b = (b); (c) ? tw_a : tw_b; })
 """
 
+# A thread takes as many turns at once as are worth asking for, and leaves some for the others.
+SHARE = """
+static inline int64_t tw_share(int64_t turns, int64_t most, int threads) {
+  const int64_t share = turns / (8 * threads) + 1;
+  return share < most ? share : most;
+}
+"""
+
 
 def unary(op: str, a: str, dtype: str) -> str:
     """The text of a scalar function."""
@@ -82,4 +90,5 @@ def prelude(text: str) -> str:
     called = functions(text)
     macros = (MAD if "TW_MAD" in called else "") + (ATOMIC if "TW_ATOMIC" in text else "")
     macros += WHERE if "TW_WHERE" in text else ""
+    macros += SHARE if "tw_share" in text else ""
     return HEADERS + macros + called

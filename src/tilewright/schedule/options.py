@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 Setting = dict[str, int]
 WARPS = 4  # of a program that does not say
+GRAIN = 256  # likewise, iterations of a C loop
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 
 @dataclass(frozen=True)
 class COptions:
-    """grain: iterations a thread takes at once; prefetch: entries ahead (0: none); width: lanes of the feature
+    """grain: iterations a thread takes at once, at most; prefetch: entries ahead (0: none); width: lanes of the feature
     loop; fuse: products and sums may become one instruction."""
 
-    grain: int = 64
+    grain: int = GRAIN
     prefetch: int = 8
     width: int = 128
     fuse: bool = True

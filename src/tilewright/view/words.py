@@ -40,7 +40,7 @@ WORDS = {
 C_WORDS = {
     "width": "vector loops of up to {}",
     "prefetch": "gathers asked for {} entries ahead",
-    "grain": "{} iterations a thread at once",
+    "grain": "up to {} iterations a thread at once",
 }
 KINDS = {
     "grid": "in parallel",
