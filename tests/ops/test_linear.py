@@ -8,6 +8,7 @@ from ops.matrices import TOLERANCE, close, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.ops import found
 from tilewright.ops.families import FAMILIES
 from tilewright.ops.ready import served
 from tilewright.pit import detect
@@ -123,3 +124,30 @@ def test_products_of_no_terms(sparse: str, where: Place) -> None:
     x, w = torch.zeros(2, 3, 0, device=where.device), torch.zeros(4, 0, device=where.device)
     y = tw.linear(x, w, sparse=sparse)
     assert y.shape == (2, 3, 4) and not y.any()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_gradients_add_up_in_one_order(
+    asked: bool, where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows than one program lists in order: in deterministic mode sums do not run over their list."""
+    monkeypatch.setattr(found, "ALONE", 8)
+    x, w = randn(21, 33, device=where.device), randn(17, 33, seed=2, device=where.device)
+    x[torch.arange(21, device=where.device) % 3 != 1] = 0.0
+    x.requires_grad_()
+    w.requires_grad_()
+    torch.use_deterministic_algorithms(asked)
+    try:
+        y = tw.linear(x, w, sparse="rows")
+        with served() as kernels:
+            y.square().sum().backward()
+        assert FAMILIES["rows"].detect(x.detach()).ordered == (asked or where.backend == "c")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    over_lists = [k for k in kernels if any("i_list" in b.name for b in k.buffers)]
+    assert bool(over_lists) == (not asked and where.backend == "triton")  # torch has its own in C
+    grads = x.grad, w.grad
+    x2, w2 = (t.detach().clone().requires_grad_() for t in (x, w))
+    torch.nn.functional.linear(x2, w2).square().sum().backward()
+    for got, want in zip(grads, (x2.grad, w2.grad), strict=True):
+        close(got, want)

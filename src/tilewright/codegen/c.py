@@ -9,26 +9,20 @@ scalars and the number of threads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
-from tilewright.codegen.c_prelude import TYPES, power, prelude, unary
+from tilewright.codegen.c_expr import Expressions
+from tilewright.codegen.c_prelude import TYPES, prelude
 from tilewright.codegen.c_search import SEARCH
 from tilewright.codegen.c_stream import LINE, STREAM
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
-    COMPARE,
-    FLOATS,
     INTS,
-    REAL,
     Bin,
-    Cast,
     Const,
     Expr,
-    LaneReduce,
-    LaneSplit,
     Load,
     Select,
     Un,
@@ -40,17 +34,13 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply
 from tilewright.ir.node import rebuild, substitute, walk
-from tilewright.lowering.lanes import lane_extents, lanes_of, value_lanes
+from tilewright.lowering.lanes import lanes_of
 from tilewright.schedule.options import GRAIN
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
-_PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
-_PREC.update(dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3))
 APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
-_TOKEN = {"//": "/"}
 EVERY = ("any", "all")
-_LAZY = {"&": "&&", "|": "||"}
 
 
 def parameters(p: flat.Program) -> list[tuple[str, str]]:
@@ -98,11 +88,10 @@ def _read(p: flat.Program) -> list[str]:
     return [n for n in p.streams if n not in outs]
 
 
-class _Printer:
+class _Printer(Expressions):
     def __init__(self, p: flat.Program, grain: int) -> None:
-        self.p, self.grain = p, grain
-        self.table = value_lanes(p)
-        self.extents = lane_extents(p)
+        super().__init__(p)
+        self.grain = grain
         self.inline: dict[Any, Expr] = {}
         self.begun: dict[Var, int] = {}
         self.names = Names()
@@ -241,9 +230,6 @@ class _Printer:
             return f"for (int64_t {v.name} = {self.expr(self.full(lo))}; {v.name} < {bound}; ++{v.name})"
         return f"for (int64_t {ends}; {v.name} < {v.name}_end; ++{v.name})"
 
-    def reads(self, *es: Expr) -> bool:
-        return any(isinstance(n, Load | Lookup) for e in es for n in walk(e))
-
     def let(self, v: Var, e: Expr, guards: tuple[Expr, ...]) -> list[str]:
         ls = self.sorted(self.table[v])
         if ls and not self.reads(e):
@@ -373,10 +359,6 @@ class _Printer:
 
     # --- lanes ------------------------------------------------------------------------------------
 
-    def sorted(self, lanes: Iterable[Var]) -> tuple[Var, ...]:
-        held = set(lanes)
-        return tuple(v for v in self.extents if v in held)
-
     def over(
         self,
         lanes: Sequence[Var],
@@ -422,82 +404,6 @@ class _Printer:
 
     def shape(self, lanes: Sequence[Var]) -> str:
         return "".join(f"[{self.extents[v]}]" for v in lanes)
-
-    def name(self, v: Var) -> str:
-        if v in self.extents or v not in self.table:
-            return v.name
-        return v.name + "".join(f"[{ln.name}]" for ln in self.sorted(self.table[v]))
-
-    # --- expressions ------------------------------------------------------------------------------
-
-    def expr(self, e: Any, outer: int = 0) -> str:
-        match e:
-            case Const():
-                return number(e)
-            case Var():
-                return self.name(e)
-            case Load(b, (at,)):
-                wide = "(int64_t)" if b.dtype in INTS and outer else ""
-                return f"{wide}{b.name}[{self.expr(at)}]"
-            case Bin("min" | "max" | "pow" as op, a, b):
-                d = dtype_of(e)
-                x, y = self.operand(a, d), self.operand(b, d)
-                return power(x, y, d) if op == "pow" else f"tw_{op}_{d}({x}, {y})"
-            case Bin(op, a, b):
-                p, d = _PREC[op], dtype_of(Bin("+", a, b) if op in COMPARE else e)
-                token = _LAZY[op] if op in _LAZY and self.reads(e) else _TOKEN.get(op, op)
-                made = f"{self.operand(a, d, p)} {token} {self.operand(b, d, p + 1)}"
-                return f"({made})" if p < outer else made
-            case Un(op, a):
-                d = dtype_of(e) if op in REAL else dtype_of(a)
-                return unary(op, self.operand(a, d, 9), d)
-            case Select(c, a, b):
-                d = dtype_of(e)
-                parts = (self.expr(c), self.operand(a, d), self.operand(b, d))
-                if self.reads(a, b):
-                    return f"TW_WHERE({TYPES[d]}, {', '.join(parts)})"
-                return f"({parts[0]} ? {parts[1]} : {parts[2]})"
-            case Cast(d, a):
-                return self.cast(d, a)
-            case Lookup(b, lo, hi, key, start):
-                how, ends = (
-                    ("find", (lo, hi, key)) if start is None else ("seek", (lo, hi, key, start))
-                )
-                return f"tw_{how}_{b.dtype}({b.name}, {', '.join(map(self.expr, ends))})"
-            case LaneReduce() | LaneSplit():
-                what = "a lane reduction" if isinstance(e, LaneReduce) else "a lane seen as two"
-                raise error("unsupported", name=what, got=str(e), expected="a CPU schedule")
-        raise TypeError(f"no C text for {type(e).__name__}")
-
-    def operand(self, e: Expr, d: str, outer: int = 0) -> str:
-        """One side of an operation that is computed in dtype d: literals take it, integers become floats."""
-        if isinstance(e, Const):
-            return number(Const(e.value, d))
-        if d in FLOATS and dtype_of(e) not in FLOATS:
-            return self.cast(d, e)
-        return self.expr(e, outer)
-
-    def cast(self, d: str, a: Expr) -> str:
-        source = dtype_of(a)
-        if source in ("bf16", "f16"):
-            inner = f"tw_{source}_to_f32({self.expr(a)})"
-            return inner if d == "f32" else f"({TYPES[d]}){inner}"
-        if d in ("bf16", "f16"):
-            return f"tw_f32_to_{d}((float){self.expr(a, 9)})"
-        return f"({TYPES[d]}){self.expr(a, 9)}"
-
-
-def number(c: Const) -> str:
-    if c.dtype == "b1":
-        return "1" if c.value else "0"
-    if isinstance(c.value, float) or c.dtype in ("f32", "f64"):
-        value = float(c.value)
-        if math.isinf(value):
-            return "INFINITY" if value > 0 else "-INFINITY"
-        if math.isnan(value):
-            return "NAN"
-        return repr(value) + ("" if c.dtype == "f64" else "f")
-    return "INT64_MIN" if c.value == -(2**63) else str(c.value)
 
 
 def _terms(e: Expr) -> list[Expr]:

@@ -52,6 +52,11 @@ def precision() -> str:
     return "tf32" if torch._C._get_cublas_allow_tf32() else "ieee"
 
 
+def any_order(device: torch.device) -> bool:
+    """Whether a list may come in any order: on GPUs, where that is faster, unless torch asks for the same sums again."""
+    return backend_of(device) == "triton" and not torch.are_deterministic_algorithms_enabled()
+
+
 def place_of(device: torch.device) -> object:
     """All that decides, beside the tensors, which kernel a call runs and where: a key."""
     if device.type == "cpu":

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import any_order, backend_of
 from tilewright.ops.found import GROUP, found_lists
 from tilewright.ops.index import Index, Tile
 from tilewright.ops.pattern import Pattern
@@ -36,10 +36,10 @@ class Family:
     find: Callable[[Tensor], Index] | None = None  # its own way to find them
 
     def detect(self, x: Tensor) -> Index:
-        """An index of x. Whole rows come in any order on a GPU: each of them is a product of its own."""
+        """An index of x. Whole rows may come in any order: each of them is a product of its own."""
         if self.find is not None:
             return self.find(x)
-        ordered = self.grouped or backend_of(x.device) != "triton"
+        ordered = self.grouped or not any_order(x.device)
         return Index.from_values(x, self.tile, grouped=self.grouped, ordered=ordered)
 
 

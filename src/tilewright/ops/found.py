@@ -12,7 +12,8 @@ whole product: nothing but zeros is skipped.
 
 What a list of k's names is packed, unless x has its k's side by side already. Lists of k's on GPUs are made in one pass
 or, where they are few, of flags; so are those of up to 8192 rows where their order matters: on CPUs, and where
-gradients add them up. Other rows come in any order.
+gradients add them up. Other rows come in any order; if torch asks for deterministic algorithms, gradients leave out
+nothing there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from tilewright.ir.node import substitute
@@ -57,7 +59,9 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
     given = {"x": x, "w": multiplied(w, axis)}
     if b is not None:
         given["b"] = b
-    name, before = _program(axis, packed, b is not None, _flagged(axis, x, w))
+    flagged = _flagged(axis, x, w)
+    whole = axis == "k" or (not flagged and torch.are_deterministic_algorithms_enabled())
+    name, before = _program(axis, packed, b is not None, flagged, whole)
     return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before, packed))[0]
 
 
@@ -101,16 +105,18 @@ def _settings(axis: str, x: Tensor, columns: int, before: int, packed: bool) -> 
     return [*[0] * (before - packed), *[places(x, GROUP)] * packed, product]
 
 
-def _program(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[str, int]:
+def _program(axis: str, packed: bool, biased: bool, flagged: bool, whole: bool) -> tuple[str, int]:
     """The name of a program, and how many statements come before the product; constants to torch.compile."""
-    return _registered(axis, packed, biased, flagged)
+    return _registered(axis, packed, biased, flagged, whole)
 
 
 _program._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _registered(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[str, int]:
+def _registered(
+    axis: str, packed: bool, biased: bool, flagged: bool, whole: bool
+) -> tuple[str, int]:
     of, lists = "w" if axis == "n" else "x", (f"{axis}_list", f"{axis}_count")
     names = {"x": of, "found": lists[0], "count": lists[1]}
     parts = [_renamed(t, names) for t in _detectors(axis, flagged)]
@@ -118,10 +124,10 @@ def _registered(axis: str, packed: bool, biased: bool, flagged: bool) -> tuple[s
     if packed:
         parts.append(packing(GROUP))
         product = from_packed(product)
-    gradient = _gradient(axis, lists)
+    gradient = _WHOLE if whole else _gradient(axis, lists)
     if biased:
         product, gradient = with_bias(product), biased_gradient(gradient)
-    name = f"{product.name}_found{'_by_flags' if flagged else ''}"
+    name = f"{product.name}_found{'_by_flags' * flagged}{'_whole' * (whole and axis != 'k')}"
     made = _joined(name, [product, *parts])
     return register(made, gradient).traced.name, len(made.body) - 1
 
@@ -133,10 +139,11 @@ def _detectors(axis: str, flagged: bool) -> list[Traced]:
     return [flags(1, 0), raised()] if flagged else [tiles(1, 0, ordered=False)]
 
 
+_WHOLE = Gradient((), {"x": (TO_X,), "w": (TO_W,)})
+
+
 def _gradient(axis: str, lists: tuple[str, str]) -> Gradient:
     """Those of the whole product; where rows of an operand are 0, so are their products."""
-    if axis == "k":
-        return Gradient((), {"x": (TO_X,), "w": (TO_W,)})
     if axis == "i":
         return Gradient((), {"x": (TO_X,), "w": (compact(TO_W, "i", "x"),)}, lists)
     return Gradient((), {"x": (compact(TO_X, "n", "w"),), "w": (TO_W,)}, lists)

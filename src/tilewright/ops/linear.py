@@ -13,7 +13,7 @@ from torch import Tensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import known_text
-from tilewright.ops.backend import backend_of, cpu_backend
+from tilewright.ops.backend import any_order, backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Subject
 from tilewright.ops.found import found_product
@@ -87,7 +87,7 @@ def _product(
         raise error("argument", where=where, name="sparse", got=repr(sparse), expected=EXPECTED)
     if sparse.dtype == torch.bool:
         _check_shape(sparse, tuple(x.shape[:-1]), x, where)
-        index = Index.from_mask(sparse.reshape(-1), (1, None), ordered=False)
+        index = Index.from_mask(sparse.reshape(-1), (1, None), ordered=not any_order(x.device))
         return Pattern.given(index, flat, where).times(flat, w, b)
     if x.dim() == 3:
         _check_shape(sparse, (x.shape[0],), x, where)
