@@ -130,6 +130,13 @@ def not_associative(m: pytest.MonkeyPatch, p: Path) -> None:
     tw.monoid("apart", state="a", identity=0.0, lift=lambda x: x, combine=lambda a, b: a - 2.0 * b)
 
 
+@raises("no-tangent")
+def forward_mode(m: pytest.MonkeyPatch, p: Path) -> None:
+    x = torch.ones(3, 2)
+    A = tw.SparseTensor.from_dense(torch.eye(3))
+    torch.func.jvp(lambda t: tw.spmm(A, t), (x,), (x,))
+
+
 @raises("no-gradient")
 def through_an_index(m: pytest.MonkeyPatch, p: Path) -> None:
     @tw.program

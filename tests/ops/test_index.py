@@ -243,3 +243,18 @@ def test_places_are_added_up_in_whole_numbers(dtype: str) -> None:
     (made,) = (s for s in program.body if isinstance(s, Append))
     sums = [n for n in walk(made.start) if isinstance(n, Reduce)]
     assert [n.monoid.dtypes for n in sums] == [("i64",)]
+
+
+def test_tiles_larger_than_what_they_cut() -> None:
+    """A tile that sticks out costs what is there."""
+    x = torch.eye(3)
+    for tile in ((1 << 40, 1), (2, 1 << 31), (1 << 31, 1 << 31)):
+        index = tw.Index.from_values(x, tile)
+        assert index.tile == tile and index.compact().tolist() == list(
+            range(index.grid[0] * index.grid[1])
+        )
+
+
+def test_groups_of_whole_sides_are_refused() -> None:
+    with pytest.raises(tw.TilewrightError, match="two numbers"):
+        tw.Index.from_mask(torch.tensor([True, False]), (2, None), (4, 5), grouped=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import TOLERANCE
+from ops.matrices import TOLERANCE, close, randn
 from ops.places import Place
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -263,7 +263,7 @@ def test_masked_linear(kind: str, block: tuple[int, int], where: Place) -> None:
     x, w, b = (values(torch.ones(s), torch.float32, where, 5) for s in ((3, 7, k), (n, k), (n,)))
     want = masked(x, torch.where(used, w, 0.0), used, b)
     x, w, b = (t.requires_grad_() for t in (x, torch.where(used, w, float("nan")), b))
-    y = tw.ops.masked_linear(x, w, mask, b)
+    y = tw.ops.masked_linear(x, w, mask, b, block=block)
     got = [y.detach(), *torch.autograd.grad(y.square().sum(), (x, w, b))]
     agree(got, want, torch.float32)
 
@@ -280,3 +280,17 @@ def test_a_mask_of_another_shape_is_refused() -> None:
         tw.ops.masked_linear(x, w, torch.ones(7, 8, dtype=torch.bool))
     with pytest.raises(tw.TilewrightError, match=r"torch\.bool"):
         tw.ops.masked_linear(x, w, torch.ones(9, 8))
+
+
+def test_blocks_that_a_mask_leaves_in_doubt() -> None:
+    """Four by five elements over 50 x 70 may be blocks of 16, or of 13 and 14."""
+    x, w = randn(5, 70), randn(50, 70, seed=2)
+    mask = torch.arange(20).reshape(4, 5) % 3 == 0
+    whole = lambda r, c: mask.repeat_interleave(r, 0)[:50].repeat_interleave(c, 1)[:, :70]
+    with pytest.raises(tw.TilewrightError, match="13 to 16 and 14 to 17"):
+        tw.ops.masked_linear(x, w, mask)
+    for block in ((16, 16), (13, 14), (15, 17)):
+        close(tw.ops.masked_linear(x, w, mask, block=block), x @ (w * whole(*block)).T)
+    for block in ((8, 16), (16, 0)):
+        with pytest.raises(tw.TilewrightError, match="one element for each block"):
+            tw.ops.masked_linear(x, w, mask, block=block)

@@ -314,3 +314,19 @@ def twice(h: out[f32[n]], x: f32[n], y: out[f32[n]], n):
 def test_nothing_is_read_before_it_is_written(said: str, why: str) -> None:
     with pytest.raises(ScheduleError, match=why):
         apply(parse(STORES), steps_of(said))  # type: ignore[type-var]
+
+
+def test_turns_that_share_an_element_stay_in_order() -> None:
+    """y[0] is read and written by every turn: no grid, no lanes, no jam, no other order."""
+    shared = parse(
+        """
+@flat
+def total(x: f32[n, 2], y: out[f32[1]], n):
+    for i in serial(n):
+        for f in serial(2):
+            y[0] = y[0] * 2 + x[i * 2 + f]
+"""
+    )
+    for said in ("kind(i, grid)", "jam(i, 2)", "reorder(i, f)", "lane(f, 2)"):
+        with pytest.raises(ScheduleError, match="y is written and read in it"):
+            apply(shared, steps_of(said))

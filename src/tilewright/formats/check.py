@@ -90,6 +90,9 @@ def check_structure(s: Structure, where: str, names: dict[str, str]) -> bool:
 
 def check_values(values: Tensor, s: Structure, where: str, name: str = "values") -> None:
     """Values fit a structure: device and leading sizes. Looks at no contents."""
+    if not isinstance(values, Tensor):
+        got = type(values).__name__
+        raise error("argument", where=where, name=name, got=got, expected="a torch.Tensor")
     if values.device != s.device:
         raise error(
             "device",

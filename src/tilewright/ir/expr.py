@@ -17,9 +17,11 @@ Equality (`==`) compares nodes by structure; the comparison expression is `eq(a,
 from __future__ import annotations
 
 import math
+from numbers import Number
 from typing import Any
 
 from tilewright.ir.node import Node, named, node
+from tilewright.support.errors import error
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 INTS = ("i64", "i32", "u8")
@@ -203,6 +205,10 @@ def const(value: Any, dtype: str | None = None) -> Expr:
     """A Python number as an expression; expressions pass through."""
     if isinstance(value, Expr):
         return value
+    numeric = isinstance(value, Number)
+    if not numeric:
+        got, expected = repr(value), "a number, or a tensor with its indices: x[i]"
+        raise error("argument", where="a program", name="a term", got=got, expected=expected)
     if dtype is None:
         dtype = "b1" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f32"
     return Const(value, dtype)

@@ -84,6 +84,9 @@ class Param:
     def __init__(self, ref: Ref, trace: _Trace) -> None:
         self._ref, self._trace = ref, trace
 
+    def __repr__(self) -> str:
+        return f"{self._ref.name}, without indices"
+
     def __getitem__(self, at: Any) -> Load:
         return Load(self._ref, tuple(const(e) for e in (at if isinstance(at, tuple) else (at,))))
 

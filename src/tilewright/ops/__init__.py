@@ -1,5 +1,7 @@
 """Operators: programs in the language, compiled by the pipeline, with gradients."""
 
+from typing import Any
+
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
@@ -21,6 +23,7 @@ from tilewright.ops.softmax import softmax
 from tilewright.ops.spmm import spmm
 from tilewright.ops.spmv import spmv
 from tilewright.ops.tuning import tune
+from tilewright.support.errors import error
 from tilewright.support.places import public
 
 
@@ -29,14 +32,45 @@ def _matmul(a: SparseTensor, x: Tensor | SparseTensor) -> Tensor | SparseTensor:
     return sparse_matmul(a, x) if isinstance(x, SparseTensor) else spmm(a, x)
 
 
+def _number(b: Any, where: str) -> Any:
+    """A number, or a tensor of one without dimensions; entries are in no order that a tensor could follow."""
+    if isinstance(b, int | float) or (isinstance(b, Tensor) and b.dim() == 0):
+        return b
+    got = f"a tensor of {tuple(b.shape)}" if isinstance(b, Tensor) else repr(b)
+    expected = "a number or a SparseTensor; A.map(fn) changes the stored values as they lie"
+    raise error("argument", where=where, name="b", got=got, expected=expected)
+
+
 @public
 def _multiply(a: SparseTensor, b: SparseTensor | float) -> SparseTensor:
-    return multiply(a, b) if isinstance(b, SparseTensor) else a.map(lambda v: v * b)
+    if isinstance(b, SparseTensor):
+        return multiply(a, b)
+    number = _number(b, "A * b")
+    return a.map(lambda v: v * number)
+
+
+@public
+def _divide(a: SparseTensor, b: float) -> SparseTensor:
+    number = _number(b, "A / b")
+    return a.map(lambda v: v / number)
+
+
+@public
+def _subtract(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    return add(a, _negative(b) if isinstance(b, SparseTensor) else b)
+
+
+def _negative(a: SparseTensor) -> SparseTensor:
+    return a.map(lambda v: -v)
 
 
 SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__rmul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__truediv__ = _divide  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__sub__ = _subtract  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__neg__ = _negative  # type: ignore[operator, attr-defined, unused-ignore]
 
 __all__ = [
     "Index",

@@ -53,7 +53,7 @@ def precision() -> str:
 
 
 def any_order(device: torch.device) -> bool:
-    """Whether a list may come in any order: on GPUs, where that is faster, unless torch asks for the same sums again."""
+    """Whether a list may come in any order: on GPUs, where that is faster, unless torch wants the same sums again."""
     return backend_of(device) == "triton" and not torch.are_deterministic_algorithms_enabled()
 
 

@@ -32,6 +32,7 @@ from tilewright.ops.entry import entry, structure_of
 from tilewright.ops.library import run
 from tilewright.ops.meeting import Pair, with_positions
 from tilewright.ops.plans import listed, may_list
+from tilewright.ops.reach import check_reach
 from tilewright.ops.registry import TEMPLATES
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
@@ -83,6 +84,8 @@ def prepared(
     text, tensors, ints = arguments(name, held)
     _check(text, tensors, where)
     _check_sizes(name, held, where)
+    if not torch.compiler.is_compiling():
+        check_reach(name, held, where)
     if not torch.compiler.is_compiling():
         wanted = _wanted(held)
         ordered: tuple[str, ...] = ()

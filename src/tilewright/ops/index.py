@@ -23,7 +23,7 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.kept import numbers
 from tilewright.ops.library import eager
 from tilewright.ops.registry import register
-from tilewright.ops.settings import floor_pow2, pack
+from tilewright.ops.settings import ceil_pow2, floor_pow2, pack
 from tilewright.ops.sparse import check_dense
 from tilewright.pit.detect import (
     HIGH,
@@ -46,6 +46,7 @@ FEW = pack(
     COptions(grain=4).setting
 )  # groups, each with much to look at, that a thread takes at once
 ONE_WARP = pack({"warps": 1})  # which need not wait for another to number what it finds
+WIDEST = 1024  # sides up to here are part of a kernel as they are
 STRIP = 512  # bytes side by side that a warp looks at
 Tile = tuple[int | None, int | None]
 
@@ -155,6 +156,9 @@ class Index:
         """Micro-tiles that a mask names, one element for each; shape: of the tensor that the mask cuts in tiles."""
         where = "Index.from_mask(mask, tile, shape)"
         _check_tile(tile, where)
+        if how.get("grouped") and None in tile:
+            expected = "two numbers, to group by rows"
+            raise error("argument", where=where, name="tile", got=tile, expected=expected)
         flat = mask[:, None] if mask.dim() == 1 else mask
         made = Index.from_values(flat, (1, 1), **how)
         sizes = shape or tuple(n * (t or 1) for n, t in zip(flat.shape, tile, strict=True))
@@ -237,7 +241,7 @@ def _detector(
     if _product(grid) >= MOST:
         expected = f"fewer than {MOST} micro-tiles"
         raise error("argument", where=where, name="tile", got=grid, expected=expected)
-    rows, columns = (0 if t is None else t for t in tile)
+    rows, columns = (_looked_at(t, n) for t, n in zip(tile, shape, strict=True))
     by_flags = columns == 0 or (rows * columns != 1 and backend == "triton")
     if by_flags and straight and _by_list(shape, tile, grouped):
         by_flags, ordered = False, True
@@ -248,6 +252,11 @@ def _detector(
     chunk = chunk_of(grid[0] if tile[0] is not None else grid[1])
     chunk = chunk if ordered and not grouped else 1
     return _name("tiles", rows, columns, grouped, ordered, chunk, above)
+
+
+def _looked_at(side: int | None, size: int) -> int:
+    """A side of a micro-tile, 0 for all; one that is far larger than x ends where x does."""
+    return 0 if side is None else min(side, max(ceil_pow2(size), WIDEST))
 
 
 _known_detector = lru_cache(4096)(_detector)

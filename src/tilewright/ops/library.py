@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry, saved_outputs
+from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
 
 _LIBRARY = torch.library.Library("tilewright", "DEF")
@@ -79,9 +81,47 @@ class _Run(torch.autograd.Function):
         return (None, None, None, *made)
 
 
+class _Transformed(torch.autograd.Function):
+    """The operator under transforms of torch.func: reverse mode as always, vmap sample by sample, no forward mode."""
+
+    @staticmethod
+    def forward(program: str, ints: Any, floats: Any, *tensors: Tensor) -> Any:
+        return tuple(run(program, tensors, ints, floats))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.program, ctx.ints, ctx.floats, *tensors = inputs
+        ctx.count = len(tensors)
+        ctx.save_for_backward(*tensors, *(output[k] for k in saved_outputs(ctx.program)))
+        ctx.set_materialize_grads(False)
+
+    backward = _Run.backward
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise _no_tangent(ctx.program)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, program: str, ints: Any, floats: Any, *tensors: Any) -> Any:
+        dims = in_dims[3:]
+        each = lambda n: [
+            t if d is None else t.select(d, n) for t, d in zip(tensors, dims, strict=True)
+        ]
+        made = [run(program, each(n), ints, floats) for n in range(info.batch_size)]
+        outs = tuple(torch.stack(parts) for parts in zip(*made, strict=True))
+        return outs, (0,) * len(outs)
+
+
+def _no_tangent(program: str) -> TilewrightError:
+    name = program.partition("|")[0]
+    return error("no-tangent", name=name, got="inputs with tangents")
+
+
 def _autograd(
     program: str, tensors: Sequence[Tensor], ints: Sequence[Any], floats: Sequence[float]
 ) -> Any:
+    if _duals() and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise _no_tangent(program)
     if wants_grad(tensors):
         return run_with_grad(program, tensors, ints, floats)
     with _below_autograd():
@@ -101,20 +141,23 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def plainly(tensors: Sequence[Tensor]) -> bool:
     """Eager code on ordinary tensors, with no mode or transform in force: the dispatcher adds nothing."""
-    return eager() and ordinary(
-        tensors[-3:]
-    )  # structures come first, and hold ordinary tensors only
+    return eager() and ordinary(tensors)
 
 
 def eager() -> bool:
     """No mode or transform is in force."""
-    return not (torch.compiler.is_compiling() or _modes() or _transforms() is not None)
+    return not (torch.compiler.is_compiling() or _modes() or _transforms() is not None or _duals())
+
+
+def _duals() -> bool:
+    """Whether tensors may carry tangents."""
+    return forward_ad._current_level >= 0
 
 
 def ordinary(tensors: Sequence[Tensor]) -> bool:
-    """No tensor is of a class of its own; a loop, since this is the hot path."""
+    """No tensor is of a class of its own, or negated when it is read; a loop, since this is the hot path."""
     for t in tensors:  # noqa: SIM110
-        if type(t) not in _PLAIN:
+        if type(t) not in _PLAIN or t.is_neg():
             return False
     return True
 
@@ -127,6 +170,8 @@ def run(
         if wants_grad(tensors):
             return run_with_grad(program, tensors, ints, floats)
         return _here(program, tensors, ints, floats)
+    if not torch.compiler.is_compiling() and _transforms() is not None:
+        return list(_Transformed.apply(program, ints, floats, *tensors))
     made: list[Tensor] = _RUN(program, tensors, ints, floats)
     return made
 

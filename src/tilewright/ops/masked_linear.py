@@ -12,6 +12,7 @@ from tilewright.ops.index import Index
 from tilewright.ops.kept import k_major, multiplied
 from tilewright.ops.linear import check_operands
 from tilewright.ops.products import masked_product, times
+from tilewright.ops.settings import floor_pow2
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
@@ -20,19 +21,26 @@ GROUP = 32  # rows, or columns, of w that share a list, where a mask is one of e
 
 
 @public
-def masked_linear(x: Tensor, w: Tensor, mask: Tensor, b: Tensor | None = None) -> Tensor:
+def masked_linear(
+    x: Tensor,
+    w: Tensor,
+    mask: Tensor,
+    b: Tensor | None = None,
+    *,
+    block: tuple[int, int] | None = None,
+) -> Tensor:
     """x @ (w * mask).T + b. x: [..., k]; w: [n, k], dense; mask: booleans, [n, k] or one for each block of w
 
-    A mask of blocks has ceil(n / rows) x ceil(k / columns) elements; rows and columns follow from its shape. The
-    gradient of w is 0 where it is masked, and is not computed there: blocks of 16, 32, 64 or 128 as they are, otherwise
-    the k's of 32 n's (and the n's of 32 k's) where one is not masked. What is masked may hold anything. Nothing waits
-    for the device.
+    A mask of blocks has ceil(n / rows) x ceil(k / columns) elements; block: rows and columns, which may be left out
+    where the shapes leave no doubt. The gradient of w is 0 where it is masked, and is not computed there: blocks of 16,
+    32, 64 or 128 as they are, otherwise the k's of 32 n's (and the n's of 32 k's) where one is not masked. What is
+    masked may hold anything. Nothing waits for the device.
 
     >>> y = masked_linear(x, w, magnitude > t)
     """
     where = "masked_linear(x, w, mask, b)"
     check_operands(x, w, b, where)
-    rows, columns = _block(w, mask, where)
+    rows, columns = _block(w, mask, block, where)
     flat = x.flatten(0, -2)
     needs = torch.is_grad_enabled() and x.requires_grad
     if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
@@ -72,14 +80,30 @@ def _lists(mask: Tensor, size: int, needs: bool) -> dict[str, Tensor]:
     return made
 
 
-def _block(w: Tensor, mask: Tensor, where: str) -> tuple[int, int]:
+def _block(w: Tensor, mask: Tensor, block: tuple[int, int] | None, where: str) -> tuple[int, int]:
     """The rows and columns of w for each element of the mask."""
     check_dense(where, "mask", mask, 2, w.device, "w", floating=False)
     if mask.dtype != torch.bool:
         raise error("dtype", where=where, name="mask", got=mask.dtype, expected="torch.bool")
-    made = [-(-n // max(m, 1)) for n, m in zip(w.shape, mask.shape, strict=True)]
-    fits = [m == -(-n // max(b, 1)) for n, m, b in zip(w.shape, mask.shape, made, strict=True)]
-    if not all(fits):
+    if block is None:
+        sides = [_side(n, m) for n, m in zip(w.shape, mask.shape, strict=True)]
+        doubtful = [f"{least} to {most}" for least, most in sides if least < most]
+        if doubtful:
+            got = f"none, where blocks may be {' and '.join(doubtful)} wide"
+            expected = "(rows, columns) of a block"
+            raise error("argument", where=where, name="block", got=got, expected=expected)
+        block = sides[0][0], sides[1][0]
+    wanted = tuple(-(-n // max(b, 1)) for n, b in zip(w.shape, block, strict=True))
+    if tuple(mask.shape) != wanted or min(block) < 1:
         expected = f"{tuple(w.shape)}, or one element for each block of it"
         raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
-    return made[0], made[1]
+    return block
+
+
+def _side(size: int, parts: int) -> tuple[int, int]:
+    """The least and the largest part that cuts a size in so many: the same where one divides it and none of those above
+    is a power of two, which blocks mostly are."""
+    least = max(-(-size // max(parts, 1)), 1)
+    most = (size - 1) // (parts - 1) if parts > 1 else least
+    even = least * parts == size and floor_pow2(max(most, 1)) <= least
+    return least, least if even else max(most, least)

@@ -88,6 +88,13 @@ class Product:
 
     def __call__(self, tensors: Mapping[str, Tensor], into: Tensor | None = None) -> Tensor:
         """The output, from the operands and the lists by name; into: what it is where nothing is listed."""
+        device = tensors[self.a.buffer.name].device.type
+        if not torch.is_autocast_enabled(device):
+            return self.times(tensors, into)
+        with torch.autocast(device, enabled=False):  # operands are what the program says
+            return self.times(tensors, into)
+
+    def times(self, tensors: Mapping[str, Tensor], into: Tensor | None) -> Tensor:
         m, n = self.axes
         a = self.operand(tensors, self.a, (m, self.k))
         b = self.operand(tensors, self.b, (self.k, n))

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,8 @@ def _take(size: int) -> mmap.mmap:
                 return _idle.pop(k)
     whole = -(-size // LARGE) * LARGE
     made = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    made.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # a wish: kernels without large pages refuse it
+        made.madvise(mmap.MADV_HUGEPAGE)
     return made
 
 

@@ -89,7 +89,7 @@ def in_order(loop: Loop) -> str:
 
 def rereads(loop: Loop) -> str:
     """Why iterations may depend on each other through memory: more is read than the element that is written, and not
-    from the part that is an iteration's own."""
+    from the part that is an iteration's own. Elements that are addressed through arrays are taken to be different."""
     stores = [s for s in within(loop.body) if isinstance(s, stmt.Store)]
     loads = [n for n in walk(loop.body) if isinstance(n, Load)]
     found = {
@@ -97,7 +97,7 @@ def rereads(loop: Loop) -> str:
         for s in stores
         for n in loads
         if n.buffer is s.buffer
-        and n.indices != s.indices
+        and (n.indices != s.indices or loop.var not in flat.made_of(loop.body, *s.indices))
         and not own([(s.indices[0], loop), (n.indices[0], loop)])
     }
     return f"{', '.join(found)} is written and read in it" if found else ""

@@ -262,6 +262,13 @@ CATALOGUE: dict[str, Entry] = {
         "point TILEWRIGHT_CACHE at another folder",
         where="the cache on disk",
     ),
+    "no-tangent": Entry(
+        NoGradient,
+        "{name} has no derivative in forward mode",
+        "reverse mode: backward(), torch.func.grad, vjp or jacrev",
+        "use reverse mode, or detach its inputs",
+        where="forward mode",
+    ),
     "no-gradient": Entry(
         NoGradient,
         "{name} has no gradient",

@@ -14,7 +14,8 @@ KNOBS = {
     "TILEWRIGHT_SHOW": "1: kernels as they are built; 2: their generated code too",
     "TILEWRIGHT_CHECK": "1: check every structure again before its first use (waits for the device)",
     "TILEWRIGHT_FALLBACK": "0: no C compiler is an error; 1 (default): a very slow interpreter, one warning",
-    "TILEWRIGHT_KEEP": "megabytes of freed outputs that stay for the next ones on the CPU (default: 512; 0: none)",
+    "TILEWRIGHT_KEEP": "megabytes of freed outputs that stay for the next ones on the CPU (default: 512); 0: none, and "
+    "storages that can be resized",
     "TILEWRIGHT_DEBUG": "1: errors keep the frames of the compiler in their traceback",
     "CC": "the C compiler",
 }
@@ -46,7 +47,8 @@ def fallback() -> bool:
 
 
 def keep() -> int:
-    return int(os.environ.get("TILEWRIGHT_KEEP", "") or 512)
+    given = os.environ.get("TILEWRIGHT_KEEP", "")
+    return int(given) if given.isdecimal() else 512
 
 
 def debug() -> bool:

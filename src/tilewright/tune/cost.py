@@ -224,7 +224,7 @@ def native(s: Statistics, span: int, itemsize: int, m: Machine) -> Model:
     """Rows in C: `grain` rows a thread at once, feature tiles of `width`, gathers asked for `prefetch` ahead."""
 
     def terms(p: Setting) -> Terms:
-        width = min(p["width"], span)
+        width = max(min(p["width"], span), 1)
         tiles = ceil(span / width)
         shares = ceil(s.rows / p["grain"]) * tiles
         near = 1 / (1 + (s.cols * width * itemsize / m.cache) ** 2)

@@ -1,0 +1,73 @@
+"""Numbers that callers give as places: none beside the arrays, on the CPU; a GPU is asked only on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ops.matrices import close, randn
+
+import tilewright as tw
+from tilewright.ops import reach
+
+
+@tw.program
+def named(x: Any, rows: Any, count: Any, y: Any) -> None:
+    f, r = tw.axes("f r")
+    t = tw.listed("t", rows[r], r, below=count[0])
+    y[t, f] = x[t, f] * 2.0
+
+
+@tw.program
+def picked(x: Any, at: Any, y: Any) -> None:
+    m, f = tw.axes("m f")
+    y[m, f] = x[at[m], f]
+
+
+def ints(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("bad", [-1, 6, 5_000_000])
+def test_refused(bad: int) -> None:
+    x, w = randn(6, 4), randn(5, 4)
+    for call in (
+        lambda: named(x, ints(1, bad), ints(2)),
+        lambda: picked(x, ints(bad, 1)),
+        lambda: tw.linear(x, w, sparse=torch.tensor([2, bad])),
+        lambda: tw.linear(x, w, sparse=torch.tensor([2, bad + 2**32])),
+    ):
+        with pytest.raises(tw.TilewrightError, match=r"indices from 0 to 5"):
+            call()
+
+
+def test_entries_that_do_not_count_may_hold_anything() -> None:
+    x = randn(6, 4)
+    want = torch.zeros(6, 4)
+    want[3] = 2 * x[3]
+    close(named(x, ints(3, -7, 99), ints(1)), want)
+    close(picked(x, ints()), x[:0])
+
+
+def test_a_gpu_is_asked_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Far:
+        """A tensor that cannot be looked at without waiting."""
+
+        device = torch.device("cuda")
+        looked = 0
+
+        def numel(self) -> int:
+            return 1
+
+        def aminmax(self) -> tuple[int, int]:
+            self.looked += 1
+            return 0, 0
+
+    far: Any = Far()
+    monkeypatch.setattr(reach, "ordinary", lambda tensors: True)
+    reach.check_places(far, 4, "rows", "a call")
+    assert far.looked == 0
+    monkeypatch.setenv("TILEWRIGHT_CHECK", "1")
+    reach.check_places(far, 4, "rows", "a call")
+    assert far.looked == 1

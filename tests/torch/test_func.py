@@ -1,0 +1,109 @@
+"""torch.func and tensors that are more than their memory: right, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward
+from ops.matrices import close, randn
+from torch import Tensor
+
+import tilewright as tw
+
+DENSE = torch.tensor([[0.0, 2.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [3.0, 0.0, -1.0, 0.0]])
+
+
+@tw.program
+def scaled(a, x, y):  # type: ignore[no-untyped-def]
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * tw.exp(x[j, f]))
+
+
+def matrix() -> tw.SparseTensor:
+    return tw.SparseTensor.from_dense(DENSE)
+
+
+# name -> (ours, dense), functions of x: [4, 3]
+CALLS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "spmm": (lambda x: tw.spmm(matrix(), x), lambda x: DENSE @ x),
+    "program": (lambda x: scaled(matrix(), x), lambda x: DENSE @ x.exp()),
+    "rows": (lambda x: tw.linear(x, W, sparse="rows"), lambda x: x @ W.T),
+    "k": (lambda x: tw.linear(x, W, sparse="k"), lambda x: x @ W.T),
+    "numbers": (lambda x: tw.linear(x, W, sparse=ROWS), lambda x: (x @ W.T) * KEPT),
+    "auto": (lambda x: tw.linear(x, W, sparse="auto"), lambda x: x @ W.T),
+}
+W = randn(5, 3, seed=2)
+ROWS, KEPT = torch.tensor([2, 0]), torch.tensor([1.0, 0.0, 1.0, 0.0])[:, None]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_reverse_mode(name: str) -> None:
+    ours, dense = CALLS[name]
+    x = randn(4, 3)
+    of = lambda fn: torch.func.grad(lambda t: fn(t).square().sum())(x)
+    close(of(ours), of(dense))
+    pull = torch.func.vjp(ours, x)[1]
+    ones = torch.ones_like(dense(x))
+    close(pull(ones)[0], torch.func.vjp(dense, x)[1](ones)[0])
+
+
+@pytest.mark.parametrize("name", ["spmm", "program", "k", "auto"])
+def test_again(name: str) -> None:
+    """Derivatives of derivatives."""
+    ours, dense = CALLS[name]
+    of = lambda fn: torch.func.jacrev(torch.func.jacrev(lambda t: fn(t).pow(3).sum()))(randn(4, 3))
+    close(of(ours), of(dense))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap(name: str) -> None:
+    """Sample by sample; gradients of each sample too."""
+    ours, dense = CALLS[name]
+    x = randn(2, 4, 3)
+    close(torch.vmap(ours)(x), torch.vmap(dense)(x))
+    close(torch.vmap(ours, in_dims=1)(x.transpose(0, 1)), torch.vmap(dense)(x))
+    of = lambda fn: torch.vmap(torch.func.grad(lambda t: fn(t).square().sum()))(x)
+    close(of(ours), of(dense))
+
+
+def test_vmap_over_values() -> None:
+    values, x = randn(2, matrix().nnz), randn(4, 3)
+    ours = torch.vmap(lambda v: tw.spmm(matrix().with_values(v), x))(values)
+    close(ours, torch.stack([tw.spmm(matrix().with_values(v), x) for v in values]))
+
+
+@pytest.mark.parametrize("name", [n for n in CALLS if n != "auto"])
+def test_forward_mode_is_refused(name: str) -> None:
+    """A tangent that is dropped would be a wrong derivative."""
+    ours, x = CALLS[name][0], randn(4, 3)
+    with pytest.raises(tw.TilewrightError, match="no derivative in forward mode"):
+        torch.func.jvp(ours, (x,), (torch.ones_like(x),))
+    with forward.dual_level():
+        with pytest.raises(tw.TilewrightError, match="no derivative in forward mode"):
+            ours(forward.make_dual(x, torch.ones_like(x)))
+        close(ours(x), CALLS[name][1](x))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_negated_when_read(name: str) -> None:
+    """As the imaginary part of a conjugate is."""
+    ours, dense = CALLS[name]
+    x = torch.complex(randn(4, 3), randn(4, 3, seed=3)).conj().imag
+    assert x.is_neg()
+    close(ours(x), dense(x))
+    leaf = randn(4, 3).requires_grad_()
+    made = ours(leaf)
+    made.backward(torch._neg_view(torch.ones_like(made)))
+    close(leaf.grad, -torch.func.vjp(dense, leaf.detach())[1](torch.ones_like(made))[0])
+
+
+@pytest.mark.parametrize("name", ["rows", "k", "numbers"])
+def test_autocast_changes_no_dtype(name: str) -> None:
+    ours, dense = CALLS[name]
+    x = randn(4, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = ours(x)
+    assert made.dtype == torch.float32
+    close(made, dense(x))
