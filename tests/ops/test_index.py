@@ -221,6 +221,15 @@ REFUSED = {
     ),
     "mask": (lambda: Index.from_mask(torch.ones(3, 3), (2, 2), (9, 6)), "one for each micro-tile"),
     "ids": (lambda: Index.from_choices(torch.ones(3, 3), 2), "int32"),
+    "experts": (lambda: Index.from_choices(torch.ones(3, 3).int(), -1), "0 or more"),
+    "longest": (lambda: Index.from_lengths(torch.ones(3).int(), -1), "0 or more"),
+    "list": (lambda: Index.from_values([[1.0]]), "a dense (strided) tensor"),  # type: ignore[arg-type]
+    "mask list": (lambda: Index.from_mask([True]), "a dense (strided) tensor"),  # type: ignore[arg-type]
+    "ids list": (lambda: Index.from_choices([[1]], 2), "a dense (strided) tensor"),  # type: ignore[arg-type]
+    "auto": (
+        lambda: tw.linear.auto(torch.ones(3, 3), torch.ones(3, 3), index="rows"),  # type: ignore[attr-defined]
+        "a tw.Index of x",
+    ),
     "large": (
         lambda: Index.from_values(torch.ones(1, 1).expand(1 << 16, 1 << 16)),
         "2147483648",

@@ -99,6 +99,17 @@ def test_negated_when_read(name: str) -> None:
     close(leaf.grad, -torch.func.vjp(dense, leaf.detach())[1](torch.ones_like(made))[0])
 
 
+def test_experts_under_autocast() -> None:
+    x, w, ids = randn(6, 4), randn(3, 4, 5), torch.arange(12).reshape(6, 2) % 3
+    index = tw.Index.from_choices(ids, 3)
+    want = torch.einsum("tk,tskn->tsn", x, w[ids])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        close(tw.ops.grouped_matmul(x, w, index), want)
+    mixed = tw.ops.grouped_matmul(x.bfloat16(), w, index)
+    assert mixed.dtype == torch.float32
+    close(mixed, torch.einsum("tk,tskn->tsn", x.bfloat16().float(), w[ids]))
+
+
 @pytest.mark.parametrize("name", ["rows", "k", "numbers"])
 def test_autocast_changes_no_dtype(name: str) -> None:
     ours, dense = CALLS[name]

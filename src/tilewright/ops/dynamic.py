@@ -93,6 +93,9 @@ def _check(x: Tensor, w: Tensor, b: Tensor | None) -> None:
 def _given(index: Index, x: Tensor) -> str:
     """The family that multiplies over an index of x."""
     where = "linear.auto(x, w, b, index=...)"
+    if not isinstance(index, Index):
+        expected = "a tw.Index of x"
+        raise error("argument", where=where, name="index", got=repr(index), expected=expected)
     lists = index.positions.dim() == 2
     if index.ends is not None or (not lists and index.tile[1] is not None):
         expected = "an index of rows, or of columns for each group of rows (grouped=True)"

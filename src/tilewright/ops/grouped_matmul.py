@@ -28,7 +28,7 @@ from tilewright.ops.kept import keeps
 from tilewright.ops.products import LARGE, SMALL
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.sparse import check_dense
+from tilewright.ops.sparse import check_dense, device_of
 from tilewright.ops.step import PRODUCT
 from tilewright.ops.vendor import SERVED
 from tilewright.support.errors import error
@@ -163,6 +163,9 @@ def grouped_matmul(x: Tensor, w: Tensor, index: Index, *, weights: Tensor | None
     >>> y = grouped_matmul(x, w, tw.Index.from_choices(ids, 64), weights=gates)
     """
     _check(x, w, index, weights)
+    if x.dtype != w.dtype and backend_of(x.device) == "c":  # torch multiplies there, in one dtype
+        wide = torch.promote_types(x.dtype, w.dtype)
+        x, w = x.to(wide), w.to(wide)
     tokens, slots = index.shape
     y = again(*_call(x, w, index))[0].reshape(tokens, slots, w.shape[2])
     return y if weights is None else torch.bmm(weights.to(y.dtype)[:, None], y)[:, 0]
@@ -223,7 +226,7 @@ def _tiles(index: Index, size: int) -> dict[str, Tensor]:
 
 def _check(x: Tensor, w: Tensor, index: Index, weights: Tensor | None) -> None:
     where = "grouped_matmul(x, w, index)"
-    check_dense(where, "x", x, 2, x.device, "x")
+    check_dense(where, "x", x, 2, device_of(x), "x")
     check_dense(where, "w", w, 3, x.device, "x")
     if not isinstance(index, Index) or index.ends is None:
         got = index if isinstance(index, Index) else type(index).__name__
@@ -235,6 +238,8 @@ def _check(x: Tensor, w: Tensor, index: Index, weights: Tensor | None) -> None:
     if w.shape[:2] != (index.groups, x.shape[1]):
         expected = f"({index.groups}, {x.shape[1]}, n): experts and columns of x"
         raise error("shape", where=where, name="w", got=tuple(w.shape), expected=expected)
+    if weights is not None:
+        check_dense(where, "weights", weights, 2, x.device, "x")
     if weights is not None and tuple(weights.shape) != tuple(index.shape):
         expected = f"{tuple(index.shape)}, one for each choice"
         raise error(

@@ -24,7 +24,7 @@ from tilewright.ops.kept import numbers
 from tilewright.ops.library import eager
 from tilewright.ops.registry import register
 from tilewright.ops.settings import ceil_pow2, floor_pow2, pack
-from tilewright.ops.sparse import check_dense
+from tilewright.ops.sparse import check_dense, device_of
 from tilewright.pit.detect import (
     HIGH,
     SPLIT,
@@ -132,7 +132,8 @@ class Index:
         >>> Index.from_values(x, (None, 1))     # columns of x that are not all 0
         """
         where = "Index.from_values(x, tile)"
-        check_dense(where, "x", x, 2, x.device, "x", floating=False)
+        check_dense(where, "x", x, 2, device_of(x), "x", floating=False)
+        tile = tuple(tile) if isinstance(tile, list) else tile
         shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
         detector = _known_detector if eager() else _detector
         backend = backend_of(x.device)
@@ -155,6 +156,9 @@ class Index:
     ) -> Index:
         """Micro-tiles that a mask names, one element for each; shape: of the tensor that the mask cuts in tiles."""
         where = "Index.from_mask(mask, tile, shape)"
+        check_dense(
+            where, "mask", mask, getattr(mask, "ndim", 1), device_of(mask), "mask", floating=False
+        )
         _check_tile(tile, where)
         if how.get("grouped") and None in tile:
             expected = "two numbers, to group by rows"
@@ -178,6 +182,7 @@ class Index:
     def from_lengths(size: Tensor, longest: int) -> Index:
         """The places b * longest + s of a padded batch [batch, longest] with s < size[b]; a list for each b."""
         _check_whole(size, 1, "size", "Index.from_lengths(size, longest)")
+        _check_count(longest, "longest", "Index.from_lengths(size, longest)")
         at = numbers(longest, torch.int32, size)
         number, found, ends = again(_LENGTHS, {"size": size, "at": at}, _few)
         return Index(found, number, (len(size), longest), ends=ends)
@@ -194,6 +199,7 @@ class Index:
     def from_choices(ids: Tensor, experts: int) -> Index:
         """For each expert e the places t * slots + s with ids[t, s] == e, in order. ids: [tokens, slots]"""
         _check_whole(ids, 2, "ids", "Index.from_choices(ids, experts)")
+        _check_count(experts, "experts", "Index.from_choices(ids, experts)")
         names = numbers(experts, ids.dtype, ids)
         number, found, ends = again(_CHOICES, {"ids": ids.reshape(-1), "names": names}, _few)
         return Index(found, number, tuple(ids.shape), ends=ends)
@@ -337,6 +343,11 @@ def _check_tile(tile: Any, where: str) -> None:
 
 
 def _check_whole(t: Any, rank: int, name: str, where: str) -> None:
-    check_dense(where, name, t, rank, t.device, name, floating=False)
+    check_dense(where, name, t, rank, device_of(t), name, floating=False)
     if t.dtype not in (torch.int32, torch.int64):
         raise error("index-dtype", where=where, name=name, got=t.dtype)
+
+
+def _check_count(n: int, name: str, where: str) -> None:
+    if n < 0:
+        raise error("argument", where=where, name=name, got=n, expected="0 or more")

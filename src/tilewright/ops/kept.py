@@ -97,4 +97,4 @@ def keeps(t: Tensor) -> bool:
     """Whether what is made now is there for later calls."""
     if not plainly((t,)):
         return False
-    return t.device.type == "cpu" or not torch.cuda.is_current_stream_capturing()
+    return t.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()

@@ -25,7 +25,7 @@ from tilewright.ops.products import biased_gradient, usual, with_bias
 from tilewright.ops.reach import check_places
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.sparse import check_dense
+from tilewright.ops.sparse import check_dense, device_of
 from tilewright.ops.subject import DENSE, chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
@@ -124,7 +124,7 @@ def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
 def check_operands(x: Any, w: Any, b: Any, where: str, least: int = 2) -> None:
     """x: [..., k] of `least` dimensions or more, w: [n, k], b: [n], on one device."""
     rank = max(x.dim(), least) if isinstance(x, Tensor) else least
-    check_dense(where, "x", x, rank, getattr(x, "device", torch.device("cpu")), "x")
+    check_dense(where, "x", x, rank, device_of(x), "x")
     check_dense(where, "w", w, 2, x.device, "x")
     if w.shape[1] != x.shape[-1]:
         expected = f"{x.shape[-1]} columns, as many as x"

@@ -13,7 +13,7 @@ from torch import Tensor
 from tilewright.ops.found import found_product
 from tilewright.ops.index import Index
 from tilewright.ops.pattern import Pattern, check_device
-from tilewright.ops.sparse import check_dense
+from tilewright.ops.sparse import check_dense, device_of
 from tilewright.support.errors import error
 from tilewright.support.places import public
 
@@ -38,7 +38,7 @@ def matmul(a: Tensor, b: Tensor, *, sparse: Any = None) -> Tensor:
     where = "matmul(a, b, sparse=...)"
     if sparse is None:
         return torch.matmul(a, b)
-    check_dense(where, "a", a, 2, a.device, "a")
+    check_dense(where, "a", a, 2, device_of(a), "a")
     check_dense(where, "b", b, 2, a.device, "a")
     if a.shape[1] != b.shape[0]:
         expected = f"{a.shape[1]} rows, as many as a has columns"

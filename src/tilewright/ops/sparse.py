@@ -233,6 +233,12 @@ def bundle(name: str, a: SparseTensor) -> tuple[Arg, list[Tensor], list[int]]:
     return sparse_arg(name, a, made.arrays), tensors, list(made.ints)
 
 
+def device_of(t: Any) -> torch.device:
+    """The device of a tensor; of what is none, one to go on with until that is said."""
+    made: torch.device = getattr(t, "device", torch.device("cpu"))
+    return made
+
+
 def check_dense(
     where: str, name: str, t: Any, rank: int, device: torch.device, lead: str, floating: bool = True
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,10 +32,20 @@ def served(t: Traced, p: Program, backend: str) -> Served | None:
     """What the library does of a program, if it may: all that it can on a CPU, else products of whole operands."""
     if not t.vendor:
         return None
-    made = vendor_product(p)
-    if backend != "c":
-        return made if made is not None and not made.listed else vendor_sum(p)
-    return made or vendor_sum(p) or SERVED.get(t.name)
+    product = vendor_product(p)
+    if backend != "c" and product is not None and product.listed:
+        product = None
+    made = product or vendor_sum(p) or (SERVED.get(t.name) if backend == "c" else None)
+    return None if made is None else partial(_as_written, made)
+
+
+def _as_written(fn: Served, tensors: Mapping[str, Tensor], *into: Tensor) -> Tensor:
+    """A program says its dtypes: autocast does not change them."""
+    device = next(iter(tensors.values())).device.type
+    if not torch.is_autocast_enabled(device):
+        return fn(tensors, *into)
+    with torch.autocast(device, enabled=False):
+        return fn(tensors, *into)
 
 
 def vendor_sum(p: Program) -> Served | None:
@@ -88,13 +99,6 @@ class Product:
 
     def __call__(self, tensors: Mapping[str, Tensor], into: Tensor | None = None) -> Tensor:
         """The output, from the operands and the lists by name; into: what it is where nothing is listed."""
-        device = tensors[self.a.buffer.name].device.type
-        if not torch.is_autocast_enabled(device):
-            return self.times(tensors, into)
-        with torch.autocast(device, enabled=False):  # operands are what the program says
-            return self.times(tensors, into)
-
-    def times(self, tensors: Mapping[str, Tensor], into: Tensor | None) -> Tensor:
         m, n = self.axes
         a = self.operand(tensors, self.a, (m, self.k))
         b = self.operand(tensors, self.b, (self.k, n))

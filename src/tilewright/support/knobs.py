@@ -12,7 +12,7 @@ KNOBS = {
     "TILEWRIGHT_CACHE": "folder of compiled kernels (default: ~/.cache/tilewright)",
     "TILEWRIGHT_DUMP": "folder that receives every stage of every compilation",
     "TILEWRIGHT_SHOW": "1: kernels as they are built; 2: their generated code too",
-    "TILEWRIGHT_CHECK": "1: check every structure again before its first use (waits for the device)",
+    "TILEWRIGHT_CHECK": "1: check every structure again before its first use, and given places (waits for the device)",
     "TILEWRIGHT_FALLBACK": "0: no C compiler is an error; 1 (default): a very slow interpreter, one warning",
     "TILEWRIGHT_KEEP": "megabytes of freed outputs that stay for the next ones on the CPU (default: 512); 0: none, and "
     "storages that can be resized",
