@@ -118,3 +118,15 @@ def test_autocast_changes_no_dtype(name: str) -> None:
         made = ours(x)
     assert made.dtype == torch.float32
     close(made, dense(x))
+
+
+@pytest.mark.parametrize("sparse", ["rows", "k", "auto"])
+def test_without_memory(sparse: str) -> None:
+    """Shapes and dtypes, as torch's own operators give on the meta device."""
+    x, w = (torch.empty(s, device="meta", dtype=torch.bfloat16) for s in ((6, 4), (5, 4)))
+    y = tw.linear(x, w, sparse=sparse)
+    assert (y.shape, y.dtype, y.device.type) == ((6, 5), torch.bfloat16, "meta")
+    h, index = tw.ops.linear_relu(x, w, x[:5, 0])
+    assert h.shape == (6, 5) and index.positions.device.type == "meta"
+    A = tw.SparseTensor.from_dense(torch.eye(6)).to("meta")
+    assert tw.spmm(A, x.float()).shape == (6, 4)

@@ -41,7 +41,7 @@ def on_device(index: int) -> AbstractContextManager[object]:
 
 def stream_of(device: torch.device) -> int:
     """The current stream, as a number; 0 on the CPU."""
-    if device.type == "cpu":
+    if device.type != "cuda":
         return 0
     made: int = torch._C._cuda_getCurrentRawStream(device.index or 0)
     return made
@@ -52,6 +52,14 @@ def precision() -> str:
     return "tf32" if torch._C._get_cublas_allow_tf32() else "ieee"
 
 
+def as_written(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which autocast changes no dtype: programs say theirs."""
+    kind = device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
 def any_order(device: torch.device) -> bool:
     """Whether a list may come in any order: on GPUs, where that is faster, unless torch wants the same sums again."""
     return backend_of(device) == "triton" and not torch.are_deterministic_algorithms_enabled()
@@ -59,6 +67,6 @@ def any_order(device: torch.device) -> bool:
 
 def place_of(device: torch.device) -> object:
     """All that decides, beside the tensors, which kernel a call runs and where: a key."""
-    if device.type == "cpu":
+    if device.type != "cuda":
         return _CPU[0]
     return torch._C._cuda_getCurrentRawStream(device.index or 0), precision()

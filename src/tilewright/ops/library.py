@@ -155,9 +155,9 @@ def _duals() -> bool:
 
 
 def ordinary(tensors: Sequence[Tensor]) -> bool:
-    """No tensor is of a class of its own, or negated when it is read; a loop, since this is the hot path."""
+    """No tensor is of a class of its own, negated when it is read, or without memory; a loop, since this is hot."""
     for t in tensors:  # noqa: SIM110
-        if type(t) not in _PLAIN or t.is_neg():
+        if type(t) not in _PLAIN or t.is_neg() or t.is_meta:
             return False
     return True
 

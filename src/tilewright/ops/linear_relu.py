@@ -25,7 +25,7 @@ from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Traced, append, axes, part, trace
 from tilewright.ops.args import dense_arg, program_text
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import as_written, backend_of
 from tilewright.ops.dtypes import name_of
 from tilewright.ops.index import Index
 from tilewright.ops.kept import by_lanes
@@ -91,7 +91,7 @@ def _by_vendor(x: Tensor, w: Tensor, b: Tensor | None, by_k: bool) -> Tensor:
 
 def _product(x: Tensor, w: Tensor, b: Tensor | None, by_k: bool) -> Tensor:
     """x @ w.T + b, or what lies as its transpose does."""
-    with torch.autocast(x.device.type, enabled=False):
+    with as_written(x.device):
         if not by_k:
             return functional.linear(x, w, b)
         return torch.mm(w, x.t()) if b is None else torch.addmm(b[:, None], w, x.t())

@@ -19,6 +19,7 @@ from torch import Tensor
 from tilewright.ir.coord import Assign, Index, Listed, Program, Reduce
 from tilewright.ir.expr import Bin, Expr, Load
 from tilewright.language.trace import Traced
+from tilewright.ops.backend import as_written
 from tilewright.ops.dtypes import TORCH
 
 Axes = tuple[Index, Index]
@@ -40,11 +41,7 @@ def served(t: Traced, p: Program, backend: str) -> Served | None:
 
 
 def _as_written(fn: Served, tensors: Mapping[str, Tensor], *into: Tensor) -> Tensor:
-    """A program says its dtypes: autocast does not change them."""
-    device = next(iter(tensors.values())).device.type
-    if not torch.is_autocast_enabled(device):
-        return fn(tensors, *into)
-    with torch.autocast(device, enabled=False):
+    with as_written(next(iter(tensors.values())).device):
         return fn(tensors, *into)
 
 
