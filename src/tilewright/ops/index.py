@@ -262,7 +262,9 @@ def _detector(
 
 def _looked_at(side: int | None, size: int) -> int:
     """A side of a micro-tile, 0 for all; one that is far larger than x ends where x does."""
-    return 0 if side is None else min(side, max(ceil_pow2(size), WIDEST))
+    if side is None:
+        return 0
+    return side if side <= WIDEST else min(side, max(ceil_pow2(size), WIDEST))
 
 
 _known_detector = lru_cache(4096)(_detector)
