@@ -84,4 +84,4 @@ def test_points_travel_as_an_integer(name: str) -> None:
 
 @pytest.mark.parametrize("span", [1, 32, 128, 130, 4096])
 def test_the_usual_c_options_are_a_point(span: int) -> None:
-    assert spaces.c(span).why_not({"width": 128, "prefetch": 8, "grain": 64}) is None
+    assert spaces.c(span).why_not({"width": 128, "prefetch": 8, "grain": 256}) is None

@@ -18,6 +18,7 @@ from torch import Tensor
 from tilewright.ir.coord import Assign, Index
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
+from tilewright.ops.backend import backend_of
 from tilewright.ops.library import eager, ordinary
 from tilewright.ops.registry import TEMPLATES
 from tilewright.support import knobs
@@ -49,7 +50,7 @@ def check_places(
     """The entries of a table that count are numbers from 0 to size - 1."""
     if not eager() or not ordinary((table,)):
         return
-    if table.numel() == 0 or not (table.device.type == "cpu" or knobs.check()):
+    if table.numel() == 0 or not (backend_of(table.device) == "c" or knobs.check()):
         return
     if below is not None:
         counted = torch.arange(table.shape[-1], device=table.device) < below[..., None]

@@ -71,11 +71,11 @@ def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _take(size: int) -> mmap.mmap:
-    """The oldest block that suits, or a new one."""
+    """The newest block that suits, since caches may hold it, or one from the system."""
     with _lock:
         settle()
-        for k, block in enumerate(_idle):
-            if size <= len(block) <= ROOM * size + LARGE:
+        for k in range(len(_idle) - 1, -1, -1):
+            if size <= len(_idle[k]) <= ROOM * size + LARGE:
                 return _idle.pop(k)
     whole = -(-size // LARGE) * LARGE
     made = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -35,6 +35,15 @@ def test_the_next_output_has_the_memory_of_the_last() -> None:
     assert again.data_ptr() == where and pages.settle() == 0
 
 
+def test_what_came_back_last_goes_out_first() -> None:
+    """Caches may hold it still."""
+    first, second = (pages.empty(SHAPE, torch.float32) for _ in range(2))
+    where = second.data_ptr()
+    del first
+    del second
+    assert pages.empty(SHAPE, torch.float32).data_ptr() == where
+
+
 def test_memory_that_is_in_use_is_not_handed_out() -> None:
     first = pages.empty(SHAPE, torch.float32).fill_(1.0)
     view = first[1:, ::2]
