@@ -182,8 +182,8 @@ class _Printer(Expressions):
         """The bytes of all arrays, as far as their sizes are told."""
         told = lambda b: all(v in self.p.sizes for v in walk(b.shape) if isinstance(v, Var))
         held = [b for b in self.p.buffers if b.role in ("in", "index", "out") and told(b)]
-        sizes = [[BYTES[b.dtype], *(self.expr(e, 7) for e in b.shape)] for b in held]
-        return " + ".join(" * ".join(map(str, s)) for s in sizes)
+        sizes = [[f"{BYTES[b.dtype]}LL", *(self.expr(e, 7) for e in b.shape)] for b in held]
+        return " + ".join(" * ".join(s) for s in sizes)
 
     def atomic(self, op: str, b: Any, at: str, v: str) -> list[str]:
         """OpenMP has sums; a maximum that keeps NaN is put in place when nobody came between."""
