@@ -108,7 +108,7 @@ class Ready:
             made = f"like.new_{how}(({shape}){'' if alike else f', dtype=d{k}'})"
             if self.kernel.backend == "c":
                 size = " * ".join([f"d{k}.itemsize", *(f"({text(e)})" for e in t.values.shape)])
-                made = f"{made} if {size} < {pages.LARGE} else pages.{how}(({shape}), d{k})"
+                made = f"{made} if {size} < {pages.LEAST} else pages.{how}(({shape}), d{k})"
             parts.append(made)
         return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
 

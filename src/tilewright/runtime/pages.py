@@ -25,7 +25,8 @@ from torch import Tensor
 
 from tilewright.support import knobs
 
-LARGE = 2 << 20  # a large page
+PAGE = 2 << 20  # a large page
+LEAST = 4 << 20  # the C library keeps what is smaller, and a tensor costs less from there
 ROOM = 1.25  # a kept block may be so much larger than what is asked for
 
 _returned: deque[mmap.mmap] = deque()  # by tensors that are gone, from any thread
@@ -56,7 +57,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor with any content."""
     many = math.prod(shape)
     size = many * dtype.itemsize
-    if size < LARGE or not knobs.keep() or not sys.platform.startswith("linux"):
+    if size < LEAST or not knobs.keep() or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype)
     block = _take(size)
     lease = np.frombuffer(block, dtype=np.uint8).view(_Lease)
@@ -75,9 +76,9 @@ def _take(size: int) -> mmap.mmap:
     with _lock:
         settle()
         for k in range(len(_idle) - 1, -1, -1):
-            if size <= len(_idle[k]) <= ROOM * size + LARGE:
+            if size <= len(_idle[k]) <= ROOM * size + PAGE:
                 return _idle.pop(k)
-    whole = -(-size // LARGE) * LARGE
+    whole = -(-size // PAGE) * PAGE
     made = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a wish: kernels without large pages refuse it
         made.madvise(mmap.MADV_HUGEPAGE)
