@@ -291,6 +291,8 @@ def test_blocks_that_a_mask_leaves_in_doubt() -> None:
         tw.ops.masked_linear(x, w, mask)
     for block in ((16, 16), (13, 14), (15, 17)):
         close(tw.ops.masked_linear(x, w, mask, block=block), x @ (w * whole(*block)).T)
-    for block in ((8, 16), (16, 0)):
-        with pytest.raises(tw.TilewrightError, match="one element for each block"):
-            tw.ops.masked_linear(x, w, mask, block=block)
+    with pytest.raises(tw.TilewrightError, match="one element for each block"):
+        tw.ops.masked_linear(x, w, mask, block=(8, 16))
+    for wrong in ((16, 0), 16, (16,), ("a", 16)):
+        with pytest.raises(tw.TilewrightError, match="two numbers from 1 on"):
+            tw.ops.masked_linear(x, w, mask, block=wrong)  # type: ignore[arg-type]

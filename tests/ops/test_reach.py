@@ -42,6 +42,27 @@ def test_refused(bad: int) -> None:
             call()
 
 
+@tw.program
+def next_row(x: Any, at: Any, y: Any) -> None:
+    m, f = tw.axes("m f")
+    y[m, f] = x[at[m] + 1, f]
+
+
+def test_what_is_added_counts() -> None:
+    x = randn(6, 4)
+    close(next_row(x, ints(-1, 4)), x[[0, 5]])
+    for bad in (-2, 5):
+        with pytest.raises(tw.TilewrightError, match=r"indices from 0 to 5"):
+            next_row(x, ints(bad))
+
+
+def test_one_of_several_counts() -> None:
+    x = randn(6, 4)
+    want = torch.zeros(6, 4)
+    want[3] = 2 * x[3]
+    close(named(x, ints(3, 99), ints(1, 7, 9)), want)
+
+
 def test_entries_that_do_not_count_may_hold_anything() -> None:
     x = randn(6, 4)
     want = torch.zeros(6, 4)

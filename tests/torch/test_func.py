@@ -120,6 +120,41 @@ def test_autocast_changes_no_dtype(name: str) -> None:
     close(made, dense(x))
 
 
+@pytest.mark.parametrize("name", ["csr", "csc", "coo", "dcsr", "ell"])
+def test_structures_outlive_transforms(name: str) -> None:
+    """What is derived from a structure inside of a transform serves calls after it."""
+    A = tw.SparseTensor.from_dense(DENSE).to_format(name)
+    x = randn(4, 3)
+    loss = lambda v, t: tw.spmm(A.with_values(v), t).sin().sum()
+    first = torch.func.grad(loss, (0, 1))(A.values, x)
+    torch.func.jacrev(torch.func.grad(loss, 1), 1)(A.values, x)
+    close(torch.func.grad(loss, (0, 1))(A.values, x)[1], first[1])
+    close(tw.spmm(A, x), DENSE @ x)
+    leaf = x.clone().requires_grad_()
+    tw.spmm(A, leaf).sin().sum().backward()
+    close(leaf.grad, first[1])
+
+
+def test_structures_of_a_transform() -> None:
+    made = lambda t: tw.spmm(tw.SparseTensor.from_dense(DENSE), t).square().sum()
+    x = randn(4, 3)
+    close(torch.func.grad(made)(x), 2 * DENSE.T @ (DENSE @ x))
+
+
+def test_gradients_of_a_batch_of_masked_products() -> None:
+    x, w, mask = randn(3, 5, 4), randn(7, 4, seed=2), torch.arange(28).reshape(7, 4) % 3 > 0
+    one = lambda t: tw.ops.masked_linear(t, w, mask).square()
+    of = torch.func.grad(lambda t: torch.vmap(one)(t).sum())(x)
+    close(of, torch.func.grad(lambda t: (t @ (w * mask).T).square().sum())(x))
+
+
+def test_gradients_in_batches_are_refused() -> None:
+    x = randn(4, 3).requires_grad_()
+    y = tw.spmm(matrix(), x)
+    with pytest.raises(tw.TilewrightError, match="several at once"):
+        torch.autograd.grad(y, x, torch.eye(9).view(9, 3, 3), is_grads_batched=True)
+
+
 @pytest.mark.parametrize("sparse", ["rows", "k", "auto"])
 def test_without_memory(sparse: str) -> None:
     """Shapes and dtypes, as torch's own operators give on the meta device."""

@@ -20,10 +20,12 @@ from tilewright.formats.layout import parse
 from tilewright.formats.parts import Part, Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
+from tilewright.support.transforms import outside
 
 LISTS = ("csr", "dcsr", "ell", "dell", "padded", "dpadded")
 
 
+@outside
 def merged(s: Parts) -> Structure:
     """The structure with its lists of rows as one; made once, kept with the structure. Waits for the device."""
     if torch.compiler.is_compiling() or len(s.shape) != 2:

@@ -33,6 +33,7 @@ from tilewright.formats import index, walk
 from tilewright.formats.check import check_structure
 from tilewright.formats.layout import BLOCKED, Layout, layout
 from tilewright.support.errors import error
+from tilewright.support.transforms import outside
 
 ARRAYS = ("indptr", "indices", "rows", "perm", "slots", "row_of")
 DERIVED = ("transposed", "csr")
@@ -155,6 +156,7 @@ class Structure:
         assert self.indptr is not None
         return index.expand(self.indptr, self.nnz)
 
+    @outside
     def rows_stored(self) -> Tensor:
         """The row (of blocks) of each stored position, kept as `row_of`: [nnz]."""
         if self.row_of is not None:
@@ -179,6 +181,7 @@ class Structure:
             made.transposed = self
         return made
 
+    @outside
     def as_csr(self) -> Structure:
         """The csr structure of the same matrix, with `perm` into the same source order."""
         if self.format == "csr":
@@ -195,6 +198,7 @@ class Structure:
         s = self.as_csr() if self.format == "block_mask" else self
         return torch.stack(walk.coordinates(s)), walk.entry_perm(s)
 
+    @outside
     def transpose(self) -> Structure:
         """The transpose as csr (blocks: the same format), kept as `transposed`."""
         if self.transposed is not None:
@@ -204,6 +208,7 @@ class Structure:
             self.transposed = made
         return made
 
+    @outside
     def prepare(self, transpose: bool = True) -> Structure:
         """Make and keep `row_of`, csr (prepared too) and `transposed`; gives the same object back."""
         self.rows_stored()

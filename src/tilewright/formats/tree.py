@@ -28,6 +28,7 @@ from tilewright.formats.layout import Layout, layout
 from tilewright.formats.level import lengths
 from tilewright.formats.structure import Structure
 from tilewright.support.errors import error
+from tilewright.support.transforms import outside
 
 
 class Tree(Structure):
@@ -137,6 +138,7 @@ class Tree(Structure):
         last = max(d for d, level in enumerate(self.levels) if level.extent == "variable")
         return index.expand(self.arrays[f"indptr{last}"], self.counts[last])
 
+    @outside
     def rows_stored(self) -> Tensor:
         """The coordinate of dimension 0 of each stored place, kept as `row_of`."""
         if self.row_of is None:
@@ -163,6 +165,7 @@ class Tree(Structure):
         found, perm = self.entries()
         return torch.stack(found), perm
 
+    @outside
     def as_csr(self) -> Structure:
         """csr of the same matrix; `perm` leads to the values, flattened if they are slotted."""
         if self.csr is None:
@@ -177,6 +180,7 @@ class Tree(Structure):
         """The transpose as csc, over the same values (flattened if they are slotted)."""
         return self.as_csr().T
 
+    @outside
     def transpose(self) -> Structure:
         """The transpose as csr, kept as `transposed`."""
         if self.transposed is None:
@@ -186,6 +190,7 @@ class Tree(Structure):
             self.transposed = made
         return self.transposed
 
+    @outside
     def prepare(self, transpose: bool = True) -> Structure:
         """Make and keep csr and, for two dimensions, the transpose."""
         if len(self.shape) == 2:

@@ -20,6 +20,7 @@ from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry, saved_outputs
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
+from tilewright.support.transforms import peek as _transforms
 
 _LIBRARY = torch.library.Library("tilewright", "DEF")
 _LIBRARY.define(
@@ -28,6 +29,7 @@ _LIBRARY.define(
 )
 _RUN = torch.ops.tilewright.run.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
+_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def _cpu(
@@ -74,6 +76,14 @@ class _Run(torch.autograd.Function):
     @staticmethod
     @public
     def backward(ctx: Any, *grads: Any) -> Any:
+        if any(g is not None and _batched(g) for g in grads):
+            got, expected = (
+                "several at once, as is_grads_batched gives them",
+                "torch.vmap of torch.func.vjp",
+            )
+            raise error(
+                "argument", where="backward()", name="gradients", got=got, expected=expected
+            )
         needs = ctx.needs_input_grad[3:]
         held = ctx.saved_tensors
         tensors, saved = held[: ctx.count], held[ctx.count :]
@@ -135,7 +145,6 @@ torch.library.register_fake("tilewright::run", _fake, lib=_LIBRARY)
 
 
 _modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 

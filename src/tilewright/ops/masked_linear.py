@@ -16,6 +16,7 @@ from tilewright.ops.settings import floor_pow2
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
+from tilewright.support.transforms import transformed
 
 GROUP = 32  # rows, or columns, of w that share a list, where a mask is one of elements
 
@@ -42,7 +43,7 @@ def masked_linear(
     check_operands(x, w, b, where)
     rows, columns = _block(w, mask, block, where)
     flat = x.flatten(0, -2)
-    needs = torch.is_grad_enabled() and x.requires_grad
+    needs = torch.is_grad_enabled() and (x.requires_grad or transformed())
     if (height := _as_it_is(rows)) and (width := _as_it_is(columns)):
         blocks, lists = (height, width, width, height), _lists(mask, 1, needs)
         w = multiplied(w, "i")
@@ -93,11 +94,18 @@ def _block(w: Tensor, mask: Tensor, block: tuple[int, int] | None, where: str) -
             expected = "(rows, columns) of a block"
             raise error("argument", where=where, name="block", got=got, expected=expected)
         block = sides[0][0], sides[1][0]
-    wanted = tuple(-(-n // max(b, 1)) for n, b in zip(w.shape, block, strict=True))
-    if tuple(mask.shape) != wanted or min(block) < 1:
+    if not (isinstance(block, tuple) and len(block) == 2 and all(_positive(b) for b in block)):
+        expected = "(rows, columns), two numbers from 1 on"
+        raise error("argument", where=where, name="block", got=repr(block), expected=expected)
+    wanted = tuple(-(-n // b) for n, b in zip(w.shape, block, strict=True))
+    if tuple(mask.shape) != wanted:
         expected = f"{tuple(w.shape)}, or one element for each block of it"
         raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
     return block
+
+
+def _positive(n: object) -> bool:
+    return isinstance(n, int | torch.SymInt) and n > 0
 
 
 def _side(size: int, parts: int) -> tuple[int, int]:

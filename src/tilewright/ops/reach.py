@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tilewright.ir.coord import Assign, Index
-from tilewright.ir.expr import Load
+from tilewright.ir.expr import Bin, Const, Expr, Load
 from tilewright.ir.node import walk
 from tilewright.ops.backend import backend_of
 from tilewright.ops.library import eager, ordinary
@@ -26,13 +26,16 @@ from tilewright.support.errors import error
 
 
 class Reach(NamedTuple):
-    """A table, what it numbers, and along which dimension; below: how many of its entries count, if not all do."""
+    """A table, what it numbers, and along which dimension; plus: what is added to its entries; below: how many of them
+    count, if not all do, at which place (-1: one for each group)."""
 
     table: str
     of: str
     dim: int
     tile: int = 1
+    plus: int = 0
     below: str | None = None
+    nth: int = -1
 
 
 def check_reach(program: str, given: Mapping[str, Any], where: str) -> None:
@@ -41,22 +44,27 @@ def check_reach(program: str, given: Mapping[str, Any], where: str) -> None:
         table, of = given.get(r.table), given.get(r.of)
         if isinstance(table, Tensor) and isinstance(of, Tensor) and r.dim < of.dim():
             below = None if r.below is None else given.get(r.below)
-            check_places(table, -(-of.shape[r.dim] // r.tile), r.table, where, below)
+            if below is not None and r.nth >= 0:
+                below = below[r.nth : r.nth + 1]
+            size = -(-of.shape[r.dim] // r.tile)
+            check_places(table, size, r.table, where, below, r.plus)
 
 
 def check_places(
-    table: Tensor, size: int, name: str, where: str, below: Tensor | None = None
+    table: Tensor, size: int, name: str, where: str, below: Tensor | None = None, plus: int = 0
 ) -> None:
-    """The entries of a table that count are numbers from 0 to size - 1."""
+    """The entries of a table that count, and what is added to them, are numbers from 0 to size - 1."""
     if not eager() or not ordinary((table,)):
         return
     if table.numel() == 0 or not (backend_of(table.device) == "c" or knobs.check()):
         return
     if below is not None:
+        if not below.numel():
+            return
         counted = torch.arange(table.shape[-1], device=table.device) < below[..., None]
         table = table[counted.reshape(table.shape)]
     if table.numel():
-        low, high = (int(n) for n in table.aminmax())
+        low, high = (int(n) + plus for n in table.aminmax())
         if low < 0 or high >= size:
             got = low if low < 0 else high
             raise error("index-range", where=where, name=name, got=got, expected=size - 1)
@@ -74,10 +82,24 @@ def _reaches(program: str) -> tuple[Reach, ...]:
             if a.buffer.name not in traced.inputs:
                 continue
             for dim, ix in enumerate(a.indices):
-                if isinstance(ix, Load) and ix.buffer.name in traced.inputs:
-                    found[Reach(ix.buffer.name, a.buffer.name, dim)] = None
+                at, plus = _table(ix)
+                if at is not None and at.buffer.name in traced.inputs:
+                    found[Reach(at.buffer.name, a.buffer.name, dim, plus=plus)] = None
                 elif isinstance(ix, Index) and ix in lists:
                     n = lists[ix]
-                    below = None if n.below is None else n.below.buffer.name
-                    found[Reach(n.at.buffer.name, a.buffer.name, dim, n.tile, below)] = None
+                    below, nth = None, -1
+                    if n.below is not None:
+                        below, which = n.below.buffer.name, n.below.indices[0]
+                        nth = int(which.value) if isinstance(which, Const) else -1
+                    found[Reach(n.at.buffer.name, a.buffer.name, dim, n.tile, 0, below, nth)] = None
     return tuple(found)
+
+
+def _table(e: Expr) -> tuple[Load | None, int]:
+    """idx[m] -> idx[m], 0;  idx[m] + 3 -> idx[m], 3;  all else -> None"""
+    match e:
+        case Load():
+            return e, 0
+        case Bin("+" | "-" as op, Load() as at, Const(value)):
+            return at, int(value) if op == "+" else -int(value)
+    return None, 0

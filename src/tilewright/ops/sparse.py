@@ -25,6 +25,7 @@ from tilewright.ops.choice import Choice
 from tilewright.ops.dtypes import name_of
 from tilewright.support import knobs
 from tilewright.support.errors import error
+from tilewright.support.transforms import outside
 
 
 def as_sparse(a: Any, where: str, name: str = "A") -> SparseTensor:
@@ -184,6 +185,7 @@ class Bundle:
         return self.made_with[0] is s.row_of and self.made_with[1] is s.transposed
 
 
+@outside
 def bundle_of(s: Structure) -> Bundle:
     """The bundle of a structure, kept on it (not while compiling: that would break guards)."""
     if torch.compiler.is_compiling():

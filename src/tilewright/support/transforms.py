@@ -1,0 +1,47 @@
+"""Transforms of torch.func: whether one is in force, and what must be made outside of them.
+
+Inside of a transform every new tensor is a wrapper that dies with it. What is kept beyond it, as the arrays that are
+derived from a structure, is made as if there were none.
+
+    @outside
+    def as_csr(self): ...
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+peek = torch._C._functorch.peek_interpreter_stack
+
+
+def transformed() -> bool:
+    """Whether a transform is in force, whose tensors do not tell what they want gradients for."""
+    return not torch.compiler.is_compiling() and peek() is not None
+
+
+def outside(fn: Callable[..., T]) -> Callable[..., T]:
+    """A function of a structure, made outside of all transforms, unless the structure is of one itself."""
+
+    @functools.wraps(fn)
+    def made(s: Any, *args: Any, **how: Any) -> T:
+        if torch.compiler.is_compiling() or peek() is None or _inside(s):
+            return fn(s, *args, **how)
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+        with temporarily_clear_interpreter_stack():
+            return fn(s, *args, **how)
+
+    return made
+
+
+def _inside(s: Any) -> bool:
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    held = [getattr(s, n, None) for n in ("indptr", "indices", "rows", "perm")]
+    held += getattr(s, "arrays", {}).values()
+    return any(wrapped(t) for t in held if isinstance(t, Tensor))
