@@ -19,8 +19,8 @@ import torch
 from tilewright.formats.layout import parse
 from tilewright.formats.parts import Part, Parts
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 from tilewright.formats.tree import Tree
-from tilewright.support.transforms import outside
 
 LISTS = ("csr", "dcsr", "ell", "dell", "padded", "dpadded")
 

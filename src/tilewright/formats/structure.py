@@ -32,8 +32,8 @@ from torch import Tensor
 from tilewright.formats import index, walk
 from tilewright.formats.check import check_structure
 from tilewright.formats.layout import BLOCKED, Layout, layout
+from tilewright.formats.transforms import outside
 from tilewright.support.errors import error
-from tilewright.support.transforms import outside
 
 ARRAYS = ("indptr", "indices", "rows", "perm", "slots", "row_of")
 DERIVED = ("transposed", "csr")

@@ -27,8 +27,8 @@ from tilewright.formats.check_tree import check_tree
 from tilewright.formats.layout import Layout, layout
 from tilewright.formats.level import lengths
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 from tilewright.support.errors import error
-from tilewright.support.transforms import outside
 
 
 class Tree(Structure):

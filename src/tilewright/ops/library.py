@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tilewright.formats.transforms import peek as _transforms
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry, saved_outputs
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
-from tilewright.support.transforms import peek as _transforms
 
 _LIBRARY = torch.library.Library("tilewright", "DEF")
 _LIBRARY.define(

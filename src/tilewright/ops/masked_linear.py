@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilewright.formats.transforms import transformed
 from tilewright.ops.index import Index
 from tilewright.ops.kept import k_major, multiplied
 from tilewright.ops.linear import check_operands
@@ -16,7 +17,6 @@ from tilewright.ops.settings import floor_pow2
 from tilewright.ops.sparse import check_dense
 from tilewright.support.errors import error
 from tilewright.support.places import public
-from tilewright.support.transforms import transformed
 
 GROUP = 32  # rows, or columns, of w that share a list, where a mask is one of elements
 

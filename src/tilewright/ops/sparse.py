@@ -18,6 +18,7 @@ from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.transforms import outside
 from tilewright.formats.tree import Tree
 from tilewright.ops.args import Arg, dense_arg, dense_key, program_text, sparse_arrays
 from tilewright.ops.backend import backend_of
@@ -25,7 +26,6 @@ from tilewright.ops.choice import Choice
 from tilewright.ops.dtypes import name_of
 from tilewright.support import knobs
 from tilewright.support.errors import error
-from tilewright.support.transforms import outside
 
 
 def as_sparse(a: Any, where: str, name: str = "A") -> SparseTensor:
