@@ -86,7 +86,6 @@ def prepared(
     _check_sizes(name, held, where)
     if not torch.compiler.is_compiling():
         check_reach(name, held, where)
-    if not torch.compiler.is_compiling():
         wanted = _wanted(held)
         ordered: tuple[str, ...] = ()
         for _ in range(3):  # in order, other formats may be searched and a union be followed

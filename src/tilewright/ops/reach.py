@@ -1,7 +1,7 @@
 """Numbers that a caller gives as places: whether they stay inside what they number.
 
-In: a program's inputs by name. Out: nothing, or the error that names the first place outside. On a CPU every call is
-asked, since a kernel would write beside its arrays; on a GPU only with TILEWRIGHT_CHECK=1, since that waits.
+In: a program's inputs by name. Out: nothing, or the error that names the first place outside. On a CPU eager calls
+are asked, since a kernel would write beside its arrays; on a GPU only with TILEWRIGHT_CHECK=1, since that waits.
 
     y[rows[m], n] = sum(k, x[rows[m], k] * w[n, k])      rows: 0 <= rows[m] < x.shape[0]
 """
