@@ -40,7 +40,7 @@ from tilewright.support.errors import error
 from tilewright.support.names import Names
 
 APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
-EVERY = ("any", "all")
+EVERY = ("any", "all", "union")
 
 
 def parameters(p: flat.Program) -> list[tuple[str, str]]:
@@ -66,6 +66,7 @@ def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
             "name outputs that are not read",
         ),
         ("tensorise", p.tensor, "the C compiler has no matrix products", "leave it out"),
+        ("scan", p.scan, "a thread counts alone", "leave it out"),
     ):
         if asked:
             expected = "a schedule for the CPU"

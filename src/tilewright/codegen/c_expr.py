@@ -79,6 +79,9 @@ class Expressions:
                 token = _LAZY[op] if op in _LAZY and self.reads(e) else _TOKEN.get(op, op)
                 made = f"{self.operand(a, d, p)} {token} {self.operand(b, d, p + 1)}"
                 return f"({made})" if p < outer else made
+            case Un("bits", a):
+                half = dtype_of(a) in ("bf16", "f16")
+                return f"({self.expr(a, 9)}{'' if half else ' != 0'})"
             case Un(op, a):
                 d = dtype_of(e) if op in REAL else dtype_of(a)
                 return unary(op, self.operand(a, d, 9), d)

@@ -163,6 +163,8 @@ class _Printer:
                 return f"(-{self.expr(a, 9)})"
             case Un("not", a):
                 return f"({self.expr(a, 9)} == 0)"
+            case Un("bits", a):
+                return self.bits(a)
             case Un(op, a):
                 return self.function(op, a, dtype_of(e))
             case Select(c, a, b):
@@ -175,6 +177,12 @@ class _Printer:
             case Cast(d, a):
                 return f"{self.expr(a, 9)}.to({TYPES[d]})"
         return self.tile_expr(e)
+
+    def bits(self, a: Any) -> str:
+        made, d = self.expr(a, 9), dtype_of(a)
+        if d in ("f16", "bf16"):
+            made = f"{made}.to(tl.int16, bitcast=True)"
+        return f"{made}.to(tl.int32{', bitcast=True' if d == 'f32' else ''})"
 
     def function(self, op: str, a: Any, d: str) -> str:
         if op in _WHOLE and d not in FLOATS:
@@ -201,7 +209,7 @@ class _Printer:
         if op in ("any", "all"):
             fn = "max" if op == "any" else "min"
             return f"(tl.{fn}({self.expr(a, 9)}.to(tl.int32), axis={axis}) != 0)"
-        if op == "prod" or (op in ("max", "min") and dtype_of(a) in FLOATS):
+        if op in ("prod", "union") or (op in ("max", "min") and dtype_of(a) in FLOATS):
             return f"tl.reduce({made}, {axis}, tw_{op})"
         return f"tl.{'max' if op == 'top' else op}({made}, axis={axis})"
 

@@ -28,6 +28,10 @@ def tw_prod(a, b):
     return a * b
 """,
     """
+def tw_union(a, b):
+    return a | b
+""",
+    """
 def tw_log1p(x):
     u = 1.0 + x
     made = tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))

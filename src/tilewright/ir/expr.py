@@ -150,7 +150,7 @@ class Bin(Expr):
 
 @node
 class Un(Expr):
-    """op(a)"""
+    """op(a); bits(a) is an integer whose bits, but that of a sign, are 0 where a is 0, and only there"""
 
     op: str
     a: Expr
@@ -232,6 +232,8 @@ def dtype_of(e: Any) -> str:
             return "b1" if op in COMPARE else _arith(op, a, b)
         case Un("not", _):
             return "b1"
+        case Un("bits", _):
+            return "i32"
         case Un(op, a) if op in REAL:
             d = dtype_of(a)
             return d if d in FLOATS else "f32"

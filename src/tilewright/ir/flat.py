@@ -12,7 +12,8 @@ Values are arrays over the lanes they depend on; statements act on all lanes at 
 that its arguments depend on, less those opened (or opened again) after its Init: they are folded away.
 `divisors` are facts about sizes (the width class): {n_f: 16} lets a split by 16 drop its guard. `order` and `swizzle`
 say how the grid is walked; `tensor` names lanes that must be folded by a matrix product, or not at all.
-`streams` are buffers whose elements are touched once and need not stay in caches.
+`streams` are buffers whose elements are touched once and need not stay in caches. `scan`: numbers of a running total
+that a thread adds up by itself before threads meet (0: none).
 
 Its text (all forms: ir/text/stmt.py):
 
@@ -58,6 +59,7 @@ class Program(Node):
     swizzle: int = 0
     tensor: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
+    scan: int = 0
 
 
 def made_of(body: Any, *exprs: Expr) -> set[Var]:

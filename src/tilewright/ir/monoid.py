@@ -16,6 +16,7 @@ A monoid with none of the three is folded one entry after the other, in order.
 | max, min         | -inf, inf (the dtype's last int)  | NaN                   |
 | argmax, argmin   | -1                                | the first NaN         |
 | any, all         | 0, 1                              | counts as true        |
+| union (of bits)  | 0                                 |                       |
 | logsumexp        | -inf                              | NaN                   |
 | softmax_sum      | 0                                 | NaN                   |
 
@@ -328,6 +329,7 @@ def _built_in(d: str) -> list[Monoid]:
         _single("min", d, hi, "min", minimum),
         _single("any", "b1", False, "any", lambda a, b: a | b, _truth),
         _single("all", "b1", True, "all", lambda a, b: a & b, _truth),
+        _single("union", "i32", 0, "union", lambda a, b: a | b),
         _mean(d),
         _softmax_sum("softmax_sum", _real(d), LOG2E),
         _softmax_sum("softmax2_sum", _real(d), 1.0),

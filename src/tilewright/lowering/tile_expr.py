@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import tile
@@ -39,27 +38,20 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import parts, rebuild, walk
+from tilewright.lowering.tile_scan import Scanner
+from tilewright.lowering.tiled import Lanes, Tiled
 from tilewright.support.names import Names
 
 HALF = ("f16", "bf16")
 DOT_MIN = 16
 WIDE = 16
-Lanes = tuple[Var, ...]
 
 
-@dataclass(frozen=True)
-class Tiled:
-    """A tile expression and its lanes."""
-
-    e: Expr
-    lanes: Lanes
-
-
-class Tiler:
+class Tiler(Scanner):
     """Lowers expressions; statements are pushed on `out`."""
 
-    def __init__(self, dims: dict[Var, int], streams: Sequence[str] = ()) -> None:
-        self.dims, self.streams = dims, frozenset(streams)
+    def __init__(self, dims: dict[Var, int], streams: Sequence[str] = (), apiece: int = 0) -> None:
+        self.dims, self.streams, self.apiece = dims, frozenset(streams), apiece
         self.rank = {v: n for n, v in enumerate(dims)}
         self.env: dict[Var, Tiled] = {}
         self.guards: list[Var] = []
@@ -195,7 +187,7 @@ class Tiler:
             case LaneScan(op, lane, inner):
                 t = self.value(inner)
                 t = t if lane in t.lanes else self.spread(t, lane)
-                return Tiled(tile.Scan(op, t.e, t.lanes.index(lane)), t.lanes)
+                return Tiled(self.scan(op, t, lane), t.lanes)
             case LaneSplit(a, lane, outer, first):
                 return self.split(self.value(a), lane, (outer, first))
             case Lookup(b, lo, hi, key, start):
@@ -442,7 +434,7 @@ class Tiler:
             case Cast(d, a):
                 inner = self.outside(a, guard)
                 made = None if inner is None else cast(d, inner)
-            case Un("neg" | "relu" | "abs" as op, a):
+            case Un("neg" | "relu" | "abs" | "bits" as op, a):
                 inner = self.outside(a, guard)
                 return inner if inner is not None and inner.value == 0 and op else None
             case Bin(op, a, b):

@@ -32,9 +32,11 @@ from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
 from tilewright.ir.node import walk
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
-from tilewright.lowering.tile_expr import Lanes, Tiled, Tiler, factors
+from tilewright.lowering.tile_append import append
+from tilewright.lowering.tile_expr import Tiler, factors
 from tilewright.lowering.tile_order import lane_order
 from tilewright.lowering.tile_rules import check_reads, check_splits, pow2, reads, refuse, strided
+from tilewright.lowering.tiled import Lanes, Tiled
 
 N_SLOTS = Var("n_slots")
 
@@ -69,7 +71,7 @@ class _Lower:
         self.table = value_lanes(p)
         self.extents = lane_extents(p)
         dims = {v: pow2(self.extents[v]) for v in lane_order(p, self.table)}
-        self.t = Tiler(dims, p.streams)
+        self.t = Tiler(dims, p.streams, p.scan)
         self.open: list[Var] = []
         self.begun: dict[Var, tuple[int, int]] = {}
         self.grids: list[Loop] = []
@@ -161,7 +163,7 @@ class _Lower:
             case stmt.Publish():
                 self.publish(s)
             case stmt.Append():
-                self.append(s)
+                append(self.t, s)
             case stmt.Prefetch():
                 raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out", s)
             case _:
@@ -387,35 +389,6 @@ class _Lower:
         lanes = self.t.sort({*lanes, *value.lanes})
         parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
         return parts, self.t.broadcast(value, lanes), self.t.mask(lanes)
-
-    def append(self, s: stmt.Append) -> None:
-        """A scan inside the tile, and one addition to each shared count for all that the tile keeps of its group."""
-        if not s.shared:
-            raise refuse("append", "its order is carried by no program", "carry() it first", s)
-        where, value, group = (self.t.value(e) for e in (s.where, s.value, s.group))
-        lanes = self.t.sort({*where.lanes, *value.lanes, *group.lanes})
-        over = [n for n, v in enumerate(lanes) if v not in group.lanes]
-        if len(over) > 1:
-            raise refuse("append", "it runs over several lanes", "keep one of them", s)
-        keep, mask = self.t.broadcast(where, lanes), self.t.mask(lanes)
-        keep = keep if mask is None else Bin("&", mask, keep)
-        if lanes and not where.lanes and mask is None:
-            keep = self.t.spread_to(where, lanes)
-        held = self.t.emit("keep", "b1", keep, lanes)
-        kept = self.t.emit("kept", "i32", cast("i32", held.e), lanes).e
-        total: Expr = tile.Reduce("sum", kept, over[0]) if over else kept
-        upto: Expr = tile.Scan("sum", kept, over[0]) if over else kept
-        base = self.t.fresh("base", s.count.dtype)
-        self.t.types[base] = tuple(v.name for v in group.lanes)
-        self.t.push(tile.FetchAdd(base, s.count, group.e, total, self.t.mask(group.lanes)))
-        first = self.t.value(s.slot)
-        begin = Tiled(first.e + cast("i64", base) - 1, self.t.sort({*first.lanes, *group.lanes}))
-        start, entry = self.t.broadcast(begin, lanes), self.t.broadcast(value, lanes)
-        self.t.push(tile.Store(s.list, (start, upto), cast(s.list.dtype, entry), held.e))
-        if s.at is not None:
-            self.t.env[s.at] = self.t.emit(
-                "at", "i64", select(held.e, start + upto, const(-1)), lanes
-            )
 
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""

@@ -46,6 +46,8 @@ FEW = pack(
     COptions(grain=4).setting
 )  # groups, each with much to look at, that a thread takes at once
 ONE_WARP = pack({"warps": 1})  # which need not wait for another to number what it finds
+EIGHT_WARPS = pack({"warps": 8})  # for low blocks, of which a program has many
+LOW = 32  # rows of a micro-tile that several warps look at
 WIDEST = 1024  # sides up to here are part of a kernel as they are
 STRIP = 512  # bytes side by side that a warp looks at
 Tile = tuple[int | None, int | None]
@@ -309,10 +311,13 @@ def _asked(x: Tensor, tile: Tile, grouped: bool, ordered: bool) -> list[int]:
     """The setting of a detector."""
     if backend_of(x.device) == "c":
         return [FEW]
-    if tile == (1, 1) and not ordered:
-        return [ONE_WARP]
     by_list = straight(x) and _by_list(tuple(x.shape), tile, grouped)
-    return [one_pass_by(x, tile[0] or 0)] if by_list else []
+    if by_list:
+        return [one_pass_by(x, tile[0] or 0)]
+    if not ordered and tile[1] == 1 and (tile[0] == 1 or (tile[0] or 0) > LOW):
+        return [ONE_WARP]
+    low = not ordered and tile[0] is not None and 1 < tile[0] <= HIGH * 2 and tile[1] != 1
+    return [EIGHT_WARPS] if low else []
 
 
 def _by_list(shape: tuple[int, ...], tile: Tile, grouped: bool) -> bool:

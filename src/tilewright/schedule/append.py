@@ -1,4 +1,4 @@
-"""Primitive `carry`: a compacted list in order, as a running number and scans inside tiles.
+"""Primitives `carry` and `scan`: a compacted list in order, as a running number and scans inside tiles; how threads scan.
 
 In: a stage III program with an append. Out: the same list, written by stores; what is left as
 `append(..., shared=True)` becomes a scan and one atomic addition for each tile, in tile form and in C.
@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Const, Expr, LaneScan, Var, cast, const, select
+from tilewright.ir.expr import Bin, Const, Expr, LaneScan, Var, cast, const, ne, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import blocks, illegal, splice
+from tilewright.schedule.legal import at_least
 
 
 def append_of(p: flat.Program) -> stmt.Append | None:
@@ -42,6 +43,15 @@ def carry(p: flat.Program) -> flat.Program:
         return list(made) if x is block[0] else [] if any(x is y for y in block) else None
 
     return replace(p, body=splice(p.body, rule))
+
+
+def scan(p: flat.Program, own: int) -> flat.Program:
+    """Running totals: each thread adds up so many numbers by itself, then threads meet; a power of two."""
+    what = f"scan({own})"
+    at_least(what, own, 2)
+    if own & (own - 1):
+        raise illegal(what, f"{own} is no power of two", "use 4, 8 or 16")
+    return replace(p, scan=own)
 
 
 def _begins(x: stmt.Stmt, s: stmt.Append) -> bool:
@@ -98,12 +108,11 @@ def _written(
     where: Expr = s.where
     for g in reversed(guards):
         where = Bin("&", g, where)
-    keep, at = Var("keep", "b1"), s.at or Var("at")
-    kept = cast("i32", keep)
+    kept, at = Var("kept", "i32"), s.at or Var("at")
     upto = LaneScan("sum", lanes[0], kept) if lanes else kept
-    place = s.slot + ((first + n) + upto - 1)
+    keep, place = ne(kept, const(0)), s.slot + ((first + n) + upto - 1)
     return [
-        stmt.Let(keep, where),
+        stmt.Let(kept, cast("i32", where)),
         stmt.Let(at, cast("i64", place if s.at is None else select(keep, place, const(-1)))),
         stmt.Guard(keep, (stmt.Store(s.list, (at,), cast(s.list.dtype, s.value)),)),
         stmt.Fold((n,), monoids("i32")["sum"], (kept,)),

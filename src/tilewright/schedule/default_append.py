@@ -17,21 +17,24 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import lanes_of, value_lanes
 from tilewright.schedule.append import append_of
-from tilewright.schedule.default_look import across, apart_of, in_lanes, stacked
+from tilewright.schedule.default_look import AT_ONCE, across, apart_of, by_bits, in_lanes, once, stacked
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried
 from tilewright.schedule.options import WARPS, Setting
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
     Nest,
+    Reduction,
     is_steady,
     is_unit,
     nest_of,
 )
 
 CELLS = 2048  # elements that a tile of a detector holds
+ALONE = 1024  # of them, for each warp
 STEPS = 4  # times as many where tiles that are looked at come one after the other: each waits for memory
 FLAGS = 4096  # where there is nothing to look at but one number for each candidate
+WARP, OWN = 32, 8  # threads of a warp; candidates side by side that a thread counts
 THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
 
 
@@ -44,7 +47,9 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     ]
     over = [x for x in around if not uses(s.group, x.var)]
     apart = apart_of(nest, inner, over[-1].var if over else None)
+    made = by_bits(made, inner)
     room = _room(s.shared, bool(nest.reductions), bool(inner))
+    room = min(room, ALONE * setting.get("warps", WARPS)) if s.shared else room
     most = room = across(inner, setting.get("warps", WARPS)) if apart else room
     for r in nest.reductions:
         if r.loop in around:
@@ -55,8 +60,11 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         inside = r in inner
         made, used = in_lanes(made, nest, r, room if inside else most)
         room //= used if inside else 1
+    made = once(made, inner, apart)
     if over:
-        made = _candidates(made, over[-1], nest, max(room, 1), s.shared)
+        warps = setting.get("warps", WARPS)
+        made = _candidates(made, over[-1], nest, max(room, 1), s.shared, warps)
+        made = _several(made, over, apart) if s.shared and apart == inner else made
     for x in around:
         alone = x not in over or s.shared
         left = any(y.var is x.var and y.kind == "serial" for y in loops(made.program))
@@ -95,15 +103,28 @@ def _around(p: flat.Program, s: stmt.Append) -> list[Loop]:
     return [x for x in loops(p) if any(n is s for n in walk(x.body))]
 
 
-def _candidates(s: Scheduled, last: Loop, nest: Nest, room: int, shared: bool) -> Scheduled:
-    """The innermost loop over candidates, in lanes."""
+def _candidates(
+    s: Scheduled, last: Loop, nest: Nest, room: int, shared: bool, warps: int
+) -> Scheduled:
+    """The innermost loop over candidates, in lanes; where warps have to meet each thread counts its own first."""
     if not nest.fits_lanes(last) or last.lo != const(0):
         return s
     name, size = last.var.name, 1 << (room.bit_length() - 1)
     if isinstance(last.hi, Const) and last.hi.value <= size:
         return _told_apart(s.then("kind", name, "lane"), s)
     made = s.then("split", name, size).then("kind", f"{name}_i", "lane")
+    made = made.then("scan", OWN) if warps > 1 and size >= warps * WARP * OWN else made
     return _told_apart(made.then("kind", f"{name}_o", "grid") if shared else made, s)
+
+
+def _several(s: Scheduled, over: list[Loop], apart: list[Reduction]) -> Scheduled:
+    """Rows of low micro-tiles together: as many as keep memory as busy as high ones do."""
+    high = apart[0].loop.hi if len(apart) == 1 else None
+    if len(over) != 2 or not isinstance(high, Const) or high.value * 2 > AT_ONCE:
+        return s
+    name = over[0].var.name
+    made = s.then("split", name, AT_ONCE // int(high.value)).then("kind", f"{name}_i", "lane")
+    return made.then("kind", f"{name}_o", "grid")
 
 
 def _told_apart(made: Scheduled, before: Scheduled) -> Scheduled:

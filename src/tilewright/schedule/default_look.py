@@ -14,6 +14,7 @@ from tilewright.analysis.cost import BYTES
 from tilewright.ir import stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var, const
 from tilewright.ir.node import walk
+from tilewright.schedule.bits import asked
 from tilewright.schedule.edit import loops
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another
@@ -24,6 +25,7 @@ SPAN = 1024  # of them, along a whole dimension where candidates are listed
 FAR = 32  # of them, along a whole dimension whose elements lie apart
 ACROSS = 512  # bytes beside each other for each warp: 16 for a thread
 STACK, STEPS = 4, 4  # elements apart in lanes, and how many times that many are unrolled
+AT_ONCE = STACK * STEPS
 
 
 def looks(nest: Nest, dense: list[Reduction]) -> bool:
@@ -39,6 +41,7 @@ def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Schedu
     """All of a small part at once, and as many parts as make a tile. Of what is larger than a tile: neighbours."""
     last = nest.free[-1].var
     apart = apart_of(nest, parts, last)
+    s = by_bits(s, parts)
     room = across(parts, warps) if apart else LOOKED
     for r in parts:
         if r in apart:
@@ -46,6 +49,7 @@ def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Schedu
         elif r.constant:
             s, used = in_lanes(s, nest, r, room)
             room //= used
+    s = once(s, parts, apart)
     for r in parts:
         if not r.constant and room > 1:
             size = room if _beside(nest, r.loop.var, parts) else min(room, FAR)
@@ -55,6 +59,24 @@ def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Schedu
         return s
     s = s.then("split", last.name, room).then("kind", f"{last.name}_i", "lane")
     return s.then("kind", f"{last.name}_o", "grid")
+
+
+def by_bits(s: Scheduled, parts: list[Reduction]) -> Scheduled:
+    """Whether something is not 0 is asked of the bits of all that is looked at."""
+    return s.then("bits", parts[0].name) if parts and asked(parts[0].loop) else s
+
+
+def once(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Scheduled:
+    """Where some lanes lie beside each other, others apart, threads share them: all meet once, after the last step."""
+    outer = parts[0].loop if parts and parts[0] in apart else None
+    steps = outer is not None and isinstance(outer.hi, Const) and outer.hi.value > STACK
+    if not steps or apart == parts or any(len(r.folds) != 1 for r in parts):
+        return s
+    for r in parts:
+        for name in (r.name, f"{r.name}_i"):
+            if any(x.var.name == name and x.kind == "lane" for x in loops(s.program)):
+                s = s.then("rfactor", name)
+    return s
 
 
 def apart_of(nest: Nest, parts: list[Reduction], last: Var | None) -> list[Reduction]:

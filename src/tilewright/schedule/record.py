@@ -21,8 +21,9 @@ from typing import TypeVar
 from tilewright.ir import coord, flat
 from tilewright.schedule import coord as stage_one
 from tilewright.schedule import loop, memory, reduce, together, work
-from tilewright.schedule.append import carry
+from tilewright.schedule.append import carry, scan
 from tilewright.schedule.attach import attach
+from tilewright.schedule.bits import bits
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.schedule.jam import jam
@@ -38,9 +39,9 @@ COORD: dict[str, Callable[..., coord.Program]] = {
 _LOOPS = (loop.split, loop.fuse, loop.unroll, jam, loop.kind, loop.lane, loop.reorder)
 _GRID = (loop.order, loop.swizzle, loop.persistent)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
-_REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise)
+_REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
-_ROWS = (work.pad, work.work_list, work.segments, carry)
+_ROWS = (work.pad, work.work_list, work.segments, carry, scan)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
     fn.__name__: fn for fn in (*_LOOPS, *_GRID, *_STATEMENTS, *_REDUCTIONS, *_READS, *_ROWS)
 }

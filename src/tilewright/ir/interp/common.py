@@ -85,6 +85,7 @@ UNARY: dict[str, Callable[[Value], Value]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "sign": lambda x: np.greater(x, 0) * 1 - np.less(x, 0) * 1,
+    "bits": lambda x: np.not_equal(x, 0) * 1,
 }
 
 REDUCE: dict[str, np.ufunc] = {
@@ -95,6 +96,7 @@ REDUCE: dict[str, np.ufunc] = {
     "top": np.fmax,
     "any": np.logical_or,
     "all": np.logical_and,
+    "union": np.bitwise_or,
 }
 
 

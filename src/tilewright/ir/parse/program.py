@@ -114,6 +114,7 @@ class _Flat(_Head, NestReader):
             self.whole(facts["swizzle"]) if "swizzle" in facts else 0,
             self.names(facts.get("tensor")),
             self.names(facts.get("streams")),
+            self.whole(facts["scan"]) if "scan" in facts else 0,
         )
 
     def names(self, n: Any) -> tuple[str, ...]:
@@ -151,6 +152,6 @@ READERS: dict[str, Any] = {"coord": _Coord, "loops": _Loops, "flat": _Flat, "til
 FACTS = {
     "coord": (),
     "loops": (),
-    "flat": ("divisors", "order", "swizzle", "tensor", "streams"),
+    "flat": ("divisors", "order", "swizzle", "tensor", "streams", "scan"),
     "tile": ("grid", "dims"),
 }

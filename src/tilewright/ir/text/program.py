@@ -84,6 +84,8 @@ class Programs(Stmts):
             made.append(f"tensor={tupled(p.tensor)}")
         if p.streams:
             made.append(f"streams={tupled(p.streams)}")
+        if p.scan:
+            made.append(f"scan={p.scan}")
         return f"@flat({', '.join(made)})" if made else "@flat"
 
     def whole(self, body: list[str]) -> list[str]:
