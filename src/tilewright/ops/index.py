@@ -45,9 +45,7 @@ MOST = 1 << 31
 FEW = pack(
     COptions(grain=4).setting
 )  # groups, each with much to look at, that a thread takes at once
-ONE_WARP = pack({"warps": 1})  # which need not wait for another to number what it finds
-EIGHT_WARPS = pack({"warps": 8})  # for low blocks, of which a program has many
-LOW = 32  # rows of a micro-tile that several warps look at
+LOW = 32  # rows of a micro-tile up to which several warps look at a strip; high ones have enough to do for one each
 WIDEST = 1024  # sides up to here are part of a kernel as they are
 STRIP = 512  # bytes side by side that a warp looks at
 Tile = tuple[int | None, int | None]
@@ -314,10 +312,14 @@ def _asked(x: Tensor, tile: Tile, grouped: bool, ordered: bool) -> list[int]:
     by_list = straight(x) and _by_list(tuple(x.shape), tile, grouped)
     if by_list:
         return [one_pass_by(x, tile[0] or 0)]
-    if not ordered and tile[1] == 1 and (tile[0] == 1 or (tile[0] or 0) > LOW):
-        return [ONE_WARP]
-    low = not ordered and tile[0] is not None and 1 < tile[0] <= HIGH * 2 and tile[1] != 1
-    return [EIGHT_WARPS] if low else []
+    return [] if ordered else [_warps(*(t or WIDEST for t in tile))]
+
+
+def _warps(rows: int, columns: int) -> int:
+    """The setting of a list in any order."""
+    if columns == 1:
+        return pack({"warps": 2 if rows == 1 else 4 if rows <= LOW else 1})
+    return pack({"warps": 8 if rows <= LOW // 2 else 4})
 
 
 def _by_list(shape: tuple[int, ...], tile: Tile, grouped: bool) -> bool:

@@ -11,7 +11,7 @@ What lies apart is never spread over threads: they would have to meet for each a
 from __future__ import annotations
 
 from tilewright.analysis.cost import BYTES
-from tilewright.ir import stmt
+from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var, const
 from tilewright.ir.node import walk
 from tilewright.schedule.bits import asked
@@ -69,8 +69,7 @@ def by_bits(s: Scheduled, parts: list[Reduction]) -> Scheduled:
 def once(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Scheduled:
     """Where some lanes lie beside each other, others apart, threads share them: all meet once, after the last step."""
     outer = parts[0].loop if parts and parts[0] in apart else None
-    steps = outer is not None and isinstance(outer.hi, Const) and outer.hi.value > STACK
-    if not steps or apart == parts or any(len(r.folds) != 1 for r in parts):
+    if outer is None or apart == parts or any(len(r.folds) != 1 for r in parts):
         return s
     for r in parts:
         for name in (r.name, f"{r.name}_i"):
@@ -89,8 +88,14 @@ def apart_of(nest: Nest, parts: list[Reduction], last: Var | None) -> list[Reduc
 
 
 def stacked(s: Scheduled, r: Reduction) -> Scheduled:
-    """serial i: fold  ->  serial i_o: unroll: lane i_i in STACK: fold"""
+    """serial i: fold  ->  serial i_o: unroll i_i: fold; where a guard asks for i, unroll: lane i_i in STACK: fold
+
+    A guard that is not in lanes is a branch: loads would wait for each other.
+    """
     assert isinstance(r.loop.hi, Const)
+    guards = [n.cond for n in walk(r.loop.body) if isinstance(n, stmt.Guard)]
+    if not any(r.loop.var in flat.made_of(r.loop.body, c) for c in guards):
+        return s.then("unroll", r.name, min(int(r.loop.hi.value), AT_ONCE))
     if r.loop.hi.value <= STACK:
         return s.then("kind", r.name, "lane")
     s = s.then("split", r.name, STACK).then("kind", f"{r.name}_i", "lane")
