@@ -203,8 +203,9 @@ class Tiler(Scanner):
         return Tiled(rebuild(e, lambda c: self.broadcast(next(todo), lanes)), lanes)
 
     def reduce(self, op: str, lanes: Lanes, inner: Expr) -> Tiled:
+        """The innermost lane first: threads hold most of it themselves, and what is left for them to exchange is little."""
         t = self.value(inner)
-        for ln in lanes:
+        for ln in reversed(lanes):
             if ln not in t.lanes:
                 t = self.spread(t, ln)
             t = Tiled(

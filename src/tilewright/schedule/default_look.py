@@ -68,8 +68,10 @@ def by_bits(s: Scheduled, parts: list[Reduction]) -> Scheduled:
 
 def once(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Scheduled:
     """Where some lanes lie beside each other, others apart, threads share them: all meet once, after the last step."""
-    outer = parts[0].loop if parts and parts[0] in apart else None
-    if outer is None or apart == parts or any(len(r.folds) != 1 for r in parts):
+    if not parts or parts[0] not in apart or apart == parts or any(len(r.folds) != 1 for r in parts):
+        return s
+    steps = [x.var.name for x in loops(s.program) if x.kind != "lane"]
+    if not any(n == parts[0].name or n.startswith(f"{parts[0].name}_o") for n in steps):
         return s
     for r in parts:
         for name in (r.name, f"{r.name}_i"):
