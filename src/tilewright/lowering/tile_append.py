@@ -1,6 +1,6 @@
 """Append in tile form: a scan inside the tile, and one addition to each shared count for all that the tile keeps.
 
-    kept = where(...); base = atomic_add(count, sum(kept)); store(found + base + cumsum(kept) - 1, value, where kept)
+kept = where(...); base = atomic_add(count, sum(kept)); store(found + base + cumsum(kept) - 1, value, where kept)
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class Tiler(Scanner):
         return Tiled(rebuild(e, lambda c: self.broadcast(next(todo), lanes)), lanes)
 
     def reduce(self, op: str, lanes: Lanes, inner: Expr) -> Tiled:
-        """The innermost lane first: threads hold most of it themselves, and what is left for them to exchange is little."""
+        """The innermost lane first: threads hold most of it, so that they have little to exchange for the others."""
         t = self.value(inner)
         for ln in reversed(lanes):
             if ln not in t.lanes:

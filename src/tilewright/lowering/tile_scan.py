@@ -1,7 +1,7 @@
 """Running totals in tile form: along a lane, or first of what each thread holds and then of all threads before it.
 
-    cumsum(kept)  ->  parts = reshape(kept, [128, 8]); each = sum(parts, 1)
-                      reshape(cumsum(parts, 1) + (cumsum(each) - each)[:, None], [1024])
+cumsum(kept)  ->  parts = reshape(kept, [128, 8]); each = sum(parts, 1)
+                  reshape(cumsum(parts, 1) + (cumsum(each) - each)[:, None], [1024])
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Scanner:
     def threads(self, t: Tiled) -> tuple[Tiled, Expr]:
         """A value in the shape [threads, numbers of each], and its running totals."""
         (lane,) = t.lanes
-        lanes = self.lane(f"{lane.name}_thread", self.dims[lane] // self.apiece), self.lane(
-            f"{lane.name}_own", self.apiece
+        lanes = (
+            self.lane(f"{lane.name}_thread", self.dims[lane] // self.apiece),
+            self.lane(f"{lane.name}_own", self.apiece),
         )
         parts = self.emit("parts", dtype_of(t.e), tile.Reshape(t.e, names(lanes)), lanes)
         each = self.emit("each", dtype_of(t.e), tile.Reduce("sum", parts.e, 1), lanes[:1])

@@ -1,6 +1,6 @@
 """A tile expression with the lanes that it has, in canonical order: what expressions of stage III become.
 
-    Tiled(x_v, (r, f))        # [rows, features]
+Tiled(x_v, (r, f))        # [rows, features]
 """
 
 from __future__ import annotations

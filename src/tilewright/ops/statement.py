@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from tilewright.analysis.domain import drivers, index_sizes, leading, unions
+from tilewright.analysis.domain import drivers, leading, unions
 from tilewright.analysis.follow import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
 from tilewright.formats.storage import parts_of, stored_dims
-from tilewright.ir.coord import Assign, Index, Listed, Program
+from tilewright.ir.coord import Assign, Listed, Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
 from tilewright.ir.expr import Buffer, Expr, Var
@@ -39,7 +39,6 @@ from tilewright.schedule.shape import nest_of, product_of
 from tilewright.support.errors import TilewrightError
 from tilewright.support.places import locating
 
-SMALL = 128  # parts of a length up to here: a micro-tile, not a share of the work
 
 class Statement:
     """A statement over arguments: everything but its kernels."""
@@ -200,7 +199,7 @@ class Statement:
         self.product = product_of(self.nest)
         self.measure(p)
         blocked = [a for a in self.args.values() if a.block != "1x1"]
-        self.blocked = {**self.part_sizes(p), **self.block_sizes(blocked)}
+        self.blocked = self.block_sizes(blocked)
         rows = self.nest.rows is not None or self.nest.edges is not None
         self.listed = rows and not self.nest.blocks and self.product is None
         self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
@@ -256,15 +255,6 @@ class Statement:
                 if t.name == a.name:
                     for e, b in zip(t.shape[:2], a.blocks, strict=True):
                         made[self.name_of_size(e)] = b
-        return made
-
-    def part_sizes(self, p: Program) -> dict[str, int]:
-        """Sizes that are looked at in small parts, with the part: a length counts as whole parts, or as not."""
-        sizes, made = index_sizes(p), dict[str, int]()
-        for ix in walk(p.body):
-            if isinstance(ix, Index) and ix.within is not None and 1 < ix.within[1] <= SMALL:
-                name = self.name_of_size(sizes[ix])
-                made[name] = max(made.get(name, 1), ix.within[1])
         return made
 
     @staticmethod

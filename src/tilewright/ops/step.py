@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from math import lcm
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -123,9 +122,7 @@ class Step(Statement):
     def asked(self, packed: int, sizes: dict[str, int], aligned: bool) -> Asked:
         setting = self.setting(unpack(packed), sizes)
         divisors = {n: d for n in self.narrow if (d := self.divisor(n, sizes[n])) > 1}
-        for n, b in self.blocked.items():
-            if sizes[n] and sizes[n] % b == 0:
-                divisors[n] = lcm(divisors.get(n, 1), b)
+        divisors |= {n: b for n, b in self.blocked.items() if sizes[n] and sizes[n] % b == 0}
         exact = {n: sizes[n] for n in self.widths if _told_by_class(sizes[n])}
         small = all(sizes[n] < NARROW for n in self.narrow)
         facts = [tuple(sorted(made.items())) for made in (setting, divisors, exact)]

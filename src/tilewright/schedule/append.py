@@ -1,4 +1,4 @@
-"""Primitives `carry` and `scan`: a compacted list in order, as a running number and scans inside tiles; how threads scan.
+"""Primitives `carry` and `scan`: a list in order, as a running number and scans inside tiles; how threads scan.
 
 In: a stage III program with an append. Out: the same list, written by stores; what is left as
 `append(..., shared=True)` becomes a scan and one atomic addition for each tile, in tile form and in C.

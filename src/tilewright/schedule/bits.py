@@ -3,7 +3,7 @@
 In: a stage III program, the name of a loop that asks whether any of the values it reads is not 0. Out: a program that
 joins their bits, which lie two or four in a register, and asks once at the end.
 
-    bits(p, "i")      init s: any; i: fold s by x[i] != 0  ->  init t: union; i: fold t by bits(x[i]); let s = t & 0x7FFF != 0
+    bits(p, "i")    init s: any; i: fold s by x[i] != 0  ->  init t: union; i: fold t by bits(x[i]); s = t & 0x7FFF != 0
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from tilewright.schedule.edit import find, illegal, splice
 from tilewright.schedule.legal import folds, fresh, within
 
 WIDEST = 4  # bytes of a value whose bits are joined
-UNSIGNED = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}  # bits but that of the sign: -0.0 is 0
+UNSIGNED = {
+    "f16": 0x7FFF,
+    "bf16": 0x7FFF,
+    "f32": 0x7FFFFFFF,
+}  # bits but that of the sign: -0.0 is 0
 
 
 def bits(p: flat.Program, name: str) -> flat.Program:

@@ -17,7 +17,15 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.lowering.lanes import lanes_of, value_lanes
 from tilewright.schedule.append import append_of
-from tilewright.schedule.default_look import AT_ONCE, across, apart_of, by_bits, in_lanes, once, stacked
+from tilewright.schedule.default_look import (
+    AT_ONCE,
+    across,
+    apart_of,
+    by_bits,
+    in_lanes,
+    once,
+    stacked,
+)
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried
 from tilewright.schedule.options import WARPS, Setting
@@ -47,7 +55,6 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     ]
     over = [x for x in around if not uses(s.group, x.var)]
     apart = apart_of(nest, inner, over[-1].var if over else None)
-    made = by_bits(made, inner)
     room = _room(s.shared, bool(nest.reductions), bool(inner))
     room = min(room, ALONE * setting.get("warps", WARPS)) if s.shared else room
     most = room = across(inner, setting.get("warps", WARPS)) if apart else room
@@ -60,7 +67,7 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         inside = r in inner
         made, used = in_lanes(made, nest, r, room if inside else most)
         room //= used if inside else 1
-    made = once(made, inner, apart)
+    made = by_bits(once(made, inner, apart), inner, apart)
     if over:
         warps = setting.get("warps", WARPS)
         made = _candidates(made, over[-1], nest, max(room, 1), s.shared, warps)

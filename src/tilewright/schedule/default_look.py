@@ -15,7 +15,8 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var, const
 from tilewright.ir.node import walk
 from tilewright.schedule.bits import asked
-from tilewright.schedule.edit import loops
+from tilewright.schedule.clamp import unclamped
+from tilewright.schedule.edit import find, loops
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another
 
@@ -41,7 +42,6 @@ def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Schedu
     """All of a small part at once, and as many parts as make a tile. Of what is larger than a tile: neighbours."""
     last = nest.free[-1].var
     apart = apart_of(nest, parts, last)
-    s = by_bits(s, parts)
     room = across(parts, warps) if apart else LOOKED
     for r in parts:
         if r in apart:
@@ -49,7 +49,7 @@ def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Schedu
         elif r.constant:
             s, used = in_lanes(s, nest, r, room)
             room //= used
-    s = once(s, parts, apart)
+    s = by_bits(once(s, parts, apart), parts, apart)
     for r in parts:
         if not r.constant and room > 1:
             size = room if _beside(nest, r.loop.var, parts) else min(room, FAR)
@@ -61,14 +61,21 @@ def look(s: Scheduled, nest: Nest, parts: list[Reduction], warps: int) -> Schedu
     return s.then("kind", f"{last.name}_o", "grid")
 
 
-def by_bits(s: Scheduled, parts: list[Reduction]) -> Scheduled:
-    """Whether something is not 0 is asked of the bits of all that is looked at."""
-    return s.then("bits", parts[0].name) if parts and asked(parts[0].loop) else s
+def by_bits(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Scheduled:
+    """Whether something is not 0 is asked of the bits of all that lies apart, step by step, and once at the end."""
+    names = [n for r in parts[:1] if r in apart for n in (r.name, f"{r.name}_o")]
+    steps = [x for x in loops(s.program) if x.var.name in names and x.kind != "lane"]
+    return s.then("bits", steps[0].var.name) if steps and asked(steps[0]) else s
 
 
 def once(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Scheduled:
     """Where some lanes lie beside each other, others apart, threads share them: all meet once, after the last step."""
-    if not parts or parts[0] not in apart or apart == parts or any(len(r.folds) != 1 for r in parts):
+    if (
+        not parts
+        or parts[0] not in apart
+        or apart == parts
+        or any(len(r.folds) != 1 for r in parts)
+    ):
         return s
     steps = [x.var.name for x in loops(s.program) if x.kind != "lane"]
     if not any(n == parts[0].name or n.startswith(f"{parts[0].name}_o") for n in steps):
@@ -92,11 +99,14 @@ def apart_of(nest: Nest, parts: list[Reduction], last: Var | None) -> list[Reduc
 def stacked(s: Scheduled, r: Reduction) -> Scheduled:
     """serial i: fold  ->  serial i_o: unroll i_i: fold; where a guard asks for i, unroll: lane i_i in STACK: fold
 
-    A guard that is not in lanes is a branch: loads would wait for each other.
+    A guard that is not in lanes is a branch: loads would wait for each other. The last may be asked for again instead.
     """
     assert isinstance(r.loop.hi, Const)
     guards = [n.cond for n in walk(r.loop.body) if isinstance(n, stmt.Guard)]
-    if not any(r.loop.var in flat.made_of(r.loop.body, c) for c in guards):
+    free = not any(r.loop.var in flat.made_of(r.loop.body, c) for c in guards)
+    if not free and not unclamped(s.program, find(s.program, r.name)):
+        s, free = s.then("clamp", r.name), True
+    if free:
         return s.then("unroll", r.name, min(int(r.loop.hi.value), AT_ONCE))
     if r.loop.hi.value <= STACK:
         return s.then("kind", r.name, "lane")

@@ -24,6 +24,7 @@ from tilewright.schedule import loop, memory, reduce, together, work
 from tilewright.schedule.append import carry, scan
 from tilewright.schedule.attach import attach
 from tilewright.schedule.bits import bits
+from tilewright.schedule.clamp import clamp
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.schedule.jam import jam
@@ -39,7 +40,7 @@ COORD: dict[str, Callable[..., coord.Program]] = {
 _LOOPS = (loop.split, loop.fuse, loop.unroll, jam, loop.kind, loop.lane, loop.reorder)
 _GRID = (loop.order, loop.swizzle, loop.persistent)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
-_REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits)
+_REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
 _ROWS = (work.pad, work.work_list, work.segments, carry, scan)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
