@@ -11,16 +11,17 @@ from typing import Any
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 MISSES = {
     "h200_dynamic": """
-Of the goals, the choice meets its own: regret 1 % in the mean and nothing at the 95th percentile, and with
-detection inside none of the 168 cases is 5 us slower than dense. The list of 32x1 that a layer makes in its
-epilogue costs 0 to 2 % of torch's layer; that of 32x64, by a detector behind it, 6 %. Missed: 32x1 at 95 and
-99 % is 2.6x and 4.1x over dense (goals 3.5x and 5.5x; 2.8x and 5.6x at k = 16384). Every list reads its own
-rows of w through the second-level cache (215 MB at 95 %), and finding the lists is 16 of the 62 us there.
-Detection takes 15 to 18 us where 15 were asked, and 35 for single elements (30). The product of 256 rows or
-more alone is at 94 to 102 % of cuBLAS's rate where its tiles fill the device in whole waves, at 67 to 86 %
-where they do not (69 %: 2,068 rows of 4096 columns), and at 48 % of 341 rows in 32,768, whose programs mostly
-find nothing to do; in fp32, without tensor cores, at 87 % of 2,068 rows and at 20 to 70 % of fewer, which
-cuBLAS splits along k. `rows` sets its output to 0 first, which cuBLAS need not.
+Of the goals, the choice meets its own: regret 1 % in the mean and 2 % at the 95th percentile, and with
+detection inside no case is 7 us slower than dense but one that chose dense itself (13 us of 660: the clocks of
+two measurements). Detection takes 14.0 to 14.8 us (15 were asked), 15.4 for 8x1, and 22.8 for single elements
+(30). The list of 32x1 that a layer makes in its epilogue costs 1 to 2 % of torch's layer; that of 32x64, by a
+detector behind it, 5 to 8 % (3). Missed: 32x1 at 95 and 99 % is 2.7x and 4.3x over dense (goals 3.5x and 5.5x;
+2.9x and 6.5x at k = 16384). Every list reads its own rows of w through the second-level cache (215 MB at 95 %),
+and finding the lists is 14 of the 60 us there. The product of 256 rows or more alone is at 95 to 101 % of
+cuBLAS's rate where its tiles fill the device in whole waves, at 67 to 86 % where they do not (68 %: 2,068 rows
+of 4096 columns), and at 48 % of 341 rows in 32,768, whose programs mostly find nothing to do; in fp32, without
+tensor cores, at 87 % of 2,068 rows and at 21 to 70 % of fewer, which cuBLAS splits along k. `rows` sets its
+output to 0 first, which cuBLAS need not.
 """
 }
 TITLES = {

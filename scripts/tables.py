@@ -6,20 +6,16 @@ python scripts/tables.py --check    # only say whether they are up to date
 
 from __future__ import annotations
 
-import json
 import sys
-from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import dynamic_tables
 import plan_tables
+import spmm_tables
 from dynamic_tables import table
+from spmm_tables import RESULTS, ROOT, load
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 OPEN, CLOSE = "<!-- results -->", "<!-- /results -->"
-WIDTHS = (32, 64, 128, 256, 512)
 
 
 TWO_CORES = """
@@ -34,13 +30,6 @@ at F = 256: a call there is 10 us of Python beside a kernel of 15, or reads noth
 """.strip().splitlines()
 
 
-SPMM_MISS = """
-The goals (1.7x in fp32, 2.8x in bf16) are missed. From F = 128 on the larger graphs gather at 8 to 9 TB/s, which is
-the rate of the second-level cache; the smallest take 7 to 9 us whatever F is up to 128: a launch, and memory that is
-waited for. In bf16 cuSPARSE is at its best on long rows (proteins- and reddit-sized, from F = 128 on), where both run
-at the cache's rate.
-""".strip().splitlines()
-
 BLOCKS = """
 `rows of blocks in one`: the blocks of so many rows were stored as one, zeros included, by `to_format`, so that a tile
 of x serves them all; the conversion is a column of the file, not of the time. `chosen unmeasured` is what the rule
@@ -53,18 +42,13 @@ system, would look like growth.
 """.strip().splitlines()
 
 
-def load(name: str) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return made
-
-
 def times(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
 def summary() -> list[str]:
     """What README says: one line for each claim, with its file."""
-    spmm, sddmm = load("h200_spmm")["summary"], load("h200_sddmm")["summary"]
+    spmm, sddmm = spmm_tables.means(), load("h200_sddmm")["summary"]
     probe, bsr = load("h200_spmm_probe")["summary"], load("h200_bsr")["summary"]
     pruned = load("h200_pruned")["summary"]
     rows, attention = load("h200_rows")["summary"], load("h200_attention")["summary"]
@@ -82,6 +66,11 @@ def summary() -> list[str]:
             "best cuSPARSE algorithm",
             times(spmm["over_vendor_bf16"]),
             times(spmm["over_vendor_bf16_least"]),
+        ],
+        [
+            "the same, without the two largest graphs",
+            "its algorithms that are as right",
+            *map(times, spmm_tables.as_right()),
         ],
         [
             "SpMM, H200, same tiles",
@@ -167,73 +156,6 @@ def summary() -> list[str]:
 
 def least(name: str, key: str) -> float:
     return min(r[key] for r in load(name)["rows"])
-
-
-def spmm_table() -> list[str]:
-    """Over the best cuSPARSE algorithm, for each graph and width."""
-    found = {(r["graph"], r["width"], r["dtype"]): r for r in load("h200_spmm")["rows"]}
-    graphs = list(dict.fromkeys(g for g, _, _ in found))
-    rows = []
-    for g in graphs:
-        cells = [g]
-        for dtype in ("fp32", "bf16"):
-            for w in WIDTHS:
-                r = found[g, w, dtype]
-                cells.append(f"{r['best_ms'] * 1e3:.1f} us, {r['over_vendor']:.2f}x")
-        rows.append(cells)
-    head = ["graph", *(f"{d} F={w}" for d in ("fp32", "bf16") for w in WIDTHS)]
-    return table(head, rows)
-
-
-def probe_lines() -> list[str]:
-    """The hand-written kernel at its own tile settings, pair by pair."""
-    pairs = {
-        (r["case"], n): s["probe_ms"] / s["ms"]
-        for r in load("h200_spmm_probe")["rows"]
-        for n, s in enumerate(r["settings"])
-        if "probe_ms" in s
-    }
-    again = {
-        (r["case"], n): s["probe_ms"] / s["ms"]
-        for r in load("h200_spmm_probe_again")["rows"]
-        for n, s in enumerate(r["settings"])
-        if "probe_ms" in s
-    }
-    low = {key: made for key, made in pairs.items() if made < 0.95}
-    told = [
-        f"{case}, setting {n}: {made:.3f}x, {again[case, n]:.3f}x when measured again"
-        for (case, n), made in low.items()
-    ]
-    return [
-        "The hand-written kernel has five tile settings of its own. At these, over 7 graphs and F = 32, 128, 512,",
-        f"{len(pairs)} pairs were timed in turns: {len(pairs) - len(low)} at 0.95x or more"
-        + (f" ({'; '.join(told)})." if told else "."),
-    ]
-
-
-def plans_lines() -> list[str]:
-    """How far plans that nobody measured are from the best of the settings."""
-    rows = load("h200_spmm")["rows"]
-    known = {r["graph"] for r in load("h200_spmm_probe")["rows"]}
-    lines = []
-    for name, of in (
-        ("graphs that the cost model was fitted to", [r for r in rows if r["graph"] in known]),
-        ("other graphs", [r for r in rows if r["graph"] not in known]),
-    ):
-        far = [r["chosen_ms"] / r["best_ms"] for r in of]
-        mean = exp(sum(map(log, far)) / len(far))
-        near = sum(f <= 1.2 for f in far)
-        lines.append(
-            [name, str(len(far)), f"{mean:.3f}", f"{max(far):.2f}", f"{near} of {len(far)}"]
-        )
-    head = [
-        "plans chosen without measuring",
-        "cases",
-        "time over the best, geometric mean",
-        "at worst",
-        "within 20 %",
-    ]
-    return table(head, lines)
 
 
 def blocks_table() -> list[str]:
@@ -380,24 +302,14 @@ def page() -> str:
         "Made by `python scripts/tables.py` from the files in `benchmarks/results`, which `tilewright bench` wrote.",
         "Every peer ran in the same process on the same inputs; outputs were checked. On the GPU times are",
         "CUDA-graph replays with a cold second-level cache, output initialisation inside. The cache is filled by",
-        "reading; for SpMM, SDDMM, pruned weights, rows and attention it was filled by writing, so that calls and",
-        "peers alike also paid for another's bytes on their way to memory. Hand-written kernels are given by",
-        "`--probes`. `h200_tests.txt` beside the figures is the suite on that GPU, in parts",
+        "reading; for SDDMM, pruned weights, rows, attention and the two largest graphs of SpMM it was filled by",
+        "writing, so that calls and peers alike also paid for another's bytes on their way to memory. Hand-written",
+        "kernels are given by `--probes`. `h200_tests.txt` beside the figures is the suite on that GPU, in parts",
         "(`TILEWRIGHT_TEST_GPU=1 python -m pytest -m gpu`), with what was corrected after it.",
         "",
         *summary(),
         "",
-        "## SpMM on the H200: best of fourteen settings, and how much faster than the best cuSPARSE algorithm",
-        "",
-        machine("h200_spmm"),
-        "",
-        *spmm_table(),
-        "",
-        *SPMM_MISS,
-        "",
-        *plans_lines(),
-        "",
-        *probe_lines(),
+        *spmm_tables.lines(machine),
         "",
         *plan_tables.lines(load, machine),
         "",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil, hypot, sqrt
+from math import ceil, hypot, log2, sqrt
 
 from tilewright.schedule.options import Setting, gather_registers
 from tilewright.tune.machine import Machine
@@ -24,6 +24,7 @@ from tilewright.tune.statistics import Statistics
 
 WARPS, PROGRAMS, REGISTERS = 64, 32, 65536  # that a multiprocessor holds at once
 INDEX, PARTIAL = 4, 4
+MEETING = 0.08  # more of everything, each time that twice as many warps make a program: the slowest is waited for
 PRODUCTS = 0.25  # of the plain operations of a machine, in small products of 32 bits
 
 
@@ -142,7 +143,7 @@ def _rows(
     if ranges > 1:  # what is left for the last unit of a group, written and read
         moved += 2 * ranges * s.rows * span * PARTIAL
     ends = m.join + m.combine * pieces if pieces else 0.0
-    return Terms(
+    made = Terms(
         m.launch,
         waiting / min(resident(p, itemsize, held) * m.cores, max(many, 1.0)),
         instructions / (m.cores * m.issue),
@@ -150,6 +151,7 @@ def _rows(
         moved / m.memory,
         m.start + ceil(longest / unroll) * per_round + ends,
     )
+    return made.scaled(1 + MEETING * log2(p["warps"]))
 
 
 def resident(p: Setting, itemsize: int, held: float) -> int:
