@@ -19,6 +19,12 @@ def test_numbers() -> None:
     assert torch.equal((A - A * 2).to_dense(), -DENSE)
 
 
+def test_a_difference_is_named_as_one() -> None:
+    A = tw.SparseTensor.from_dense(DENSE)
+    with pytest.raises(tw.TilewrightError, match="A - B"):
+        A - DENSE
+
+
 @pytest.mark.parametrize("other", [torch.ones(3), torch.ones(2, 1), "two"])
 def test_tensors_are_refused(other: object) -> None:
     A = tw.SparseTensor.from_dense(DENSE)

@@ -36,7 +36,7 @@ from schedule.judge import stage_three
 
 from tilewright.ir import coord, flat
 from tilewright.ir.coord import Assign, Index, Reduce, Tensor
-from tilewright.ir.expr import Buffer, Const, Load, ne, select, unary
+from tilewright.ir.expr import Buffer, Const, Load, cast, ne, select, unary
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import loops, uses
@@ -125,20 +125,24 @@ def micro_tiles(role: str, rows: int = 2, columns: int = 4) -> Case:
     return Case(program, arrays, {"n_i": 7, "n_n": 9, "n_k": 5}, want=want)
 
 
-def some(rows: int = 3, columns: int = 2) -> Case:
-    """y[I, N] = 1 where any of rows x columns of x is not 0; -0.0 is 0, NaN is not."""
+def some(rows: int = 3, columns: int = 2, whole: bool = False) -> Case:
+    """y[I, N] = 1 where any of rows x columns of x is not 0; -0.0 is 0, NaN is not. whole: what is left as integers."""
     x, I, N = dense("x", "in"), index("I"), index("N")
     p, q = Index("p", within=(I, rows)), Index("q", within=(N, columns))
     shape = ((size("i") + (rows - 1)) // rows, (size("n") + (columns - 1)) // columns)
     y = Tensor("y", "f32", shape, "out", values=Buffer("y", "f32", shape, "out"))
-    seen = Reduce(monoids("f32")["any"], (p, q), (ne(Load(x, (p, q)), Const(0, "i64")),))
+    value = cast("i32", Load(x, (p, q))) if whole else Load(x, (p, q))
+    seen = Reduce(monoids("f32")["any"], (p, q), (ne(value, Const(0, "i64")),))
     program = coord.Program(
         "some", (x, y), (), (Assign((Load(y, (I, N)),), (select(seen, 1.0, 0.0),)),)
     )
     held = np.full((7, 9), -0.0, np.float32)
-    held[[0, 4, 6, 6], [0, 3, 8, 7]] = 1.0, -2.0, np.nan, 1e-40
+    held[[0, 4, 6, 6], [0, 3, 8, 7]] = (
+        (1.0, -2.0, 0.5, 0.25) if whole else (1.0, -2.0, np.nan, 1e-40)
+    )
+    cut = np.trunc(held) if whole else held
     there = [
-        [(held[i : i + rows, n : n + columns] != 0).any() for n in range(0, 9, columns)]
+        [(cut[i : i + rows, n : n + columns] != 0).any() for n in range(0, 9, columns)]
         for i in range(0, 7, rows)
     ]
     return Case(program, {"x": held}, {"n_i": 7, "n_n": 9}, want={"y": np.array(there, np.float32)})
@@ -160,6 +164,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "weighted-mean": weighted_mean,
     "some": some,
     "some-rows": lambda: some(8, 1),
+    "some-whole": lambda: some(whole=True),
     "rows-wide": lambda: rows_linear(depth=17),
     "bsr": lambda: block_product([[0, 1], [], [1]], (5, 4), 2, 3),
     "attention": lambda: attention([[0, 1], [], [1]], (5, 3), (2, 2), 3, 3),

@@ -77,6 +77,7 @@ TAKEN = [
     ("some", "bits(p_in); kind(I, grid); kind(q_in, lane); rfactor(q_in)", ALL),
     ("some", "bits(p_in); kind(p_in, lane); kind(q_in, lane); split(N, 4); kind(N_i, lane)", ALL),
     ("some", "clamp(p_in); clamp(q_in)", ALL),
+    ("some-whole", "clamp(p_in); kind(I, grid); kind(q_in, lane)", ALL),
     ("some", "bits(p_in); clamp(p_in); unroll(p_in, 3); kind(q_in, lane); kind(I, grid)", ALL),
     ("micro-tiles", "clamp(p_in); clamp(q_in)", {"flat", "c"}),
     (
@@ -137,6 +138,7 @@ REFUSED = [
     ("spmm-sum", "bits(p_j)", "it does not ask whether something that it reads is not 0"),
     ("micro-tiles", "bits(p_in)", "it does not ask whether something that it reads is not 0"),
     ("some", "bits(q_in)", "acc begins elsewhere"),
+    ("some-whole", "bits(p_in)", "it does not ask whether something that it reads is not 0"),
     ("some", "bits(p_in); bits(p_in)", "it does not ask whether something that it reads is not 0"),
     ("some", "clamp(N)", "it is not a part of a range whose end is guarded"),
     ("some", "clamp(p_in); clamp(p_in)", "it is not a part of a range whose end is guarded"),

@@ -1,6 +1,8 @@
 """Append in tile form: a scan inside the tile, and one addition to each shared count for all that the tile keeps.
 
-kept = where(...); base = atomic_add(count, sum(kept)); store(found + base + cumsum(kept) - 1, value, where kept)
+In: an append of stage III, and the code made so far. Out: more code.
+
+    kept = where(...); base = atomic_add(count, sum(kept)); store(found + base + cumsum(kept) - 1, value, where kept)
 """
 
 from __future__ import annotations

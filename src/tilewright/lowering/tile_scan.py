@@ -1,7 +1,9 @@
 """Running totals in tile form: along a lane, or first of what each thread holds and then of all threads before it.
 
-cumsum(kept)  ->  parts = reshape(kept, [128, 8]); each = sum(parts, 1)
-                  reshape(cumsum(parts, 1) + (cumsum(each) - each)[:, None], [1024])
+In: a value with lanes. Out: its running totals, in the same lanes or in those of the threads.
+
+    cumsum(kept)  ->  parts = reshape(kept, [128, 8]); each = sum(parts, 1)
+                      reshape(cumsum(parts, 1) + (cumsum(each) - each)[:, None], [1024])
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Scanner:
         return parts, tile.Scan("sum", parts.e, 1) + self.broadcast(before, lanes)
 
     def lane(self, name: str, size: int) -> Var:
-        """A lane of that name, which no loop has."""
+        """A lane of that name and size, which no loop has."""
+        while any(v.name == name and n != size for v, n in self.dims.items()):
+            name += "_"
         known = next((v for v in self.dims if v.name == name), None)
         if known is None:
             known = Var(name, "i32")

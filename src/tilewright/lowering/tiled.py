@@ -1,6 +1,8 @@
 """A tile expression with the lanes that it has, in canonical order: what expressions of stage III become.
 
-Tiled(x_v, (r, f))        # [rows, features]
+Owns: the pair that the lowering to tile form hands around.
+
+    Tiled(x_v, (r, f))        # [rows, features]
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _divide(a: SparseTensor, b: float) -> SparseTensor:
 
 @public
 def _subtract(a: SparseTensor, b: SparseTensor) -> SparseTensor:
-    return add(a, _negative(b) if isinstance(b, SparseTensor) else b)
+    return add(a, _negative(b) if isinstance(b, SparseTensor) else b, "A - B")
 
 
 def _negative(a: SparseTensor) -> SparseTensor:

@@ -36,9 +36,9 @@ for _program in (sparse_add, sparse_multiply, sparse_product):
     register(trace(_program))
 
 
-def add(a: Any, b: Any) -> SparseTensor:
+def add(a: Any, b: Any, where: str = "A + B") -> SparseTensor:
     """a + b, on the places that either has."""
-    a, b = _matrices("A + B", a, b)
+    a, b = _matrices(where, a, b)
     made: SparseTensor = call(
         "sparse_add", {"u": _ones(union(a.structure, b.structure)), "a": a, "b": b}, []
     )

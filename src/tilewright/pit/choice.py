@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from tilewright.pit.microtile import BYTES
+from tilewright.analysis.cost import BYTES
 from tilewright.pit.tiles import Costs, Tile
 
 FAMILIES = ("dense", "rows", "k", "blocks")

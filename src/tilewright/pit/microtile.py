@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.analysis.cost import BYTES
 from tilewright.support.errors import error
 
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "u8": 1, "b1": 1}
 LAYOUTS = ("row", "column")
 # The operands of a product by the axes that address them: rows first, as they are multiplied.
 OPERANDS = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}

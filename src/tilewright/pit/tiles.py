@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tilewright.pit.microtile import BYTES
+from tilewright.analysis.cost import BYTES
 from tilewright.runtime.cache import key_of, store
 from tilewright.support import knobs
 

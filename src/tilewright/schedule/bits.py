@@ -12,18 +12,15 @@ from dataclasses import replace
 
 from tilewright.analysis.cost import BYTES
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Un, Var, const, ne
+from tilewright.ir.expr import FLOATS, Bin, Cast, Const, Expr, Load, Un, Var, const, dtype_of, ne
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import monoids
 from tilewright.schedule.edit import find, illegal, splice
 from tilewright.schedule.legal import folds, fresh, within
 
 WIDEST = 4  # bytes of a value whose bits are joined
-UNSIGNED = {
-    "f16": 0x7FFF,
-    "bf16": 0x7FFF,
-    "f32": 0x7FFFFFFF,
-}  # bits but that of the sign: -0.0 is 0
+# All bits but that of the sign: -0.0 is 0.
+UNSIGNED = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
 
 
 def bits(p: flat.Program, name: str) -> flat.Program:
@@ -65,10 +62,17 @@ def _value(e: Expr) -> Load | None:
     """x of x != 0, where it is read from memory."""
     match e:
         case Bin("!=", a, Const(0)):
-            a = a.a if isinstance(a, Cast) else a
-            narrow = isinstance(a, Load) and BYTES[a.buffer.dtype] <= WIDEST
-            return a if isinstance(a, Load) and narrow else None
+            read = a.a if isinstance(a, Cast) else a
+            if isinstance(read, Load) and BYTES[read.buffer.dtype] <= WIDEST:
+                return read if _same(read.buffer.dtype, dtype_of(a)) else None
     return None
+
+
+def _same(stored: str, computed: str) -> bool:
+    """Whether a value that is not 0 is none either in the dtype that it is compared in: nothing is cut off."""
+    if stored == computed:
+        return True
+    return BYTES[computed] > BYTES[stored] and (computed in FLOATS or stored not in FLOATS)
 
 
 def _begins(s: stmt.Stmt, fold: stmt.Fold) -> bool:

@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from tilewright.pit.microtile import BYTES, CPU, GPU, Device, MicroTile, micro_tile, product_tiles
+from tilewright.analysis.cost import BYTES
+from tilewright.pit.microtile import CPU, GPU, Device, MicroTile, micro_tile, product_tiles
 from tilewright.support.errors import TilewrightError
 
 SHAPES = {
