@@ -34,6 +34,7 @@ TAKEN = [
     ("sddmm", "jam(p_i, 2)", ALL),
     ("sddmm", "lane(k, 16); jam(p_i, 4)", ALL),
     ("spmm-max", "jam(i, 3)", ALL),
+    ("rows-linear", "jam(r, 2); jam(o, 4)", ALL),
     ("spmm-sum", "kind(i, grid); jam(f, 2)", ALL),
     ("softmax", "kind(i, grid); jam(f, 2)", ALL),
     ("bsr", "unroll(kk, 2); kind(I, grid); kind(ii, lane)", ALL),

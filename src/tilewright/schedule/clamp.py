@@ -13,7 +13,7 @@ from dataclasses import replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Var, cast, const, minimum
 from tilewright.ir.flat import Loop
-from tilewright.schedule.edit import edit, find, illegal, loops
+from tilewright.schedule.edit import edit, illegal, loops
 from tilewright.schedule.legal import fresh, within
 
 AGAIN = ("any", "all", "max", "min", "union")  # which may fold an entry twice
@@ -21,20 +21,16 @@ AGAIN = ("any", "all", "max", "min", "union")  # which may fold an entry twice
 
 def clamp(p: flat.Program, name: str) -> flat.Program:
     """v in c: let i = o * c + v; where i < n: fold s  ->  v in c: let i = o * c + min(v, n - o * c - 1): fold s"""
-    loop = find(p, name)
-    why = unclamped(p, loop)
-    if why:
-        raise illegal(f"clamp({name})", why, ir=loop)
-
     last = Var(fresh(p, f"{name}_last"), "i32")
 
     def rule(s: Loop) -> list[stmt.Stmt]:
+        why = unclamped(p, s)
         match s.body:
-            case (stmt.Let(i, Bin("+", begin, v)), stmt.Guard(Bin("<", _, n), body)):
+            case (stmt.Let(i, Bin("+", begin, v)), stmt.Guard(Bin("<", _, n), body)) if not why:
                 left = cast("i32", minimum(n - begin, s.hi) - 1)
                 place = stmt.Let(i, begin + minimum(v, last))
                 return [stmt.Let(last, left), replace(s, body=(place, *body))]
-        raise AssertionError(name)
+        raise illegal(f"clamp({name})", why, ir=s)
 
     return edit(p, name, rule)
 

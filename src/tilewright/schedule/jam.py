@@ -14,38 +14,33 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute
-from tilewright.schedule.edit import edit, find, illegal, uses
-from tilewright.schedule.legal import Body, at_least, fresh, sets, taken, unused, within
+from tilewright.schedule.edit import edit, illegal, uses
+from tilewright.schedule.legal import Body, at_least, sets, taken, unused, within
 from tilewright.schedule.loop import independent
 
 
 def jam(p: flat.Program, name: str, factor: int) -> flat.Program:
     """serial v in lo:hi: body -> serial v_o: body[v_0], .., body[v_n], side by side;  serial v in rest:hi: body"""
-    what, loop = f"jam({name}, {factor})", find(p, name)
+    what = f"jam({name}, {factor})"
     at_least(what, factor, 2)
     unused(p, what, f"{name}_o")
-    if loop.kind != "serial":
-        raise illegal(what, f"it is a {loop.kind} loop", "name a serial one", ir=loop)
-    independent(what, loop)
-    shared = (stmt.Append, stmt.Publish)
-    if any(isinstance(s, shared) for s in within(loop.body)):
-        raise illegal(what, "its turns share a list or pieces of rows", ir=loop)
-    outer, first = Var(f"{name}_o"), Var(fresh(p, f"{name}_first"), loop.var.dtype)
-    whole = Var(fresh(p, f"{name}_whole"), loop.var.dtype)
-    own = _own(loop)
-    held, copies = taken(p) | {outer.name, first.name, whole.name}, []
-    for k in range(factor):
-        table: dict[Expr, Expr] = {}
-        for v in own:
-            made = f"{v.name}_{k}"
-            while made in held:
-                made += "_"
-            held.add(made)
-            table[v] = Var(made, v.dtype)
-        place = stmt.Let(loop.var, first + outer * factor + k)
-        copies.append(substitute((place, *loop.body), table))
+    held = taken(p) | {f"{name}_o"}
 
     def rule(s: Loop) -> list[stmt.Stmt]:
+        if s.kind != "serial":
+            raise illegal(what, f"it is a {s.kind} loop", "name a serial one", ir=s)
+        independent(what, s)
+        if any(isinstance(n, stmt.Append | stmt.Publish) for n in within(s.body)):
+            raise illegal(what, "its turns share a list or pieces of rows", ir=s)
+        outer = Var(f"{name}_o")
+        first, whole = (Var(_fresh(held, f"{name}_{n}"), s.var.dtype) for n in ("first", "whole"))
+        copies = []
+        for k in range(factor):
+            table: dict[Expr, Expr] = {
+                v: Var(_fresh(held, f"{v.name}_{k}"), v.dtype) for v in _own(s)
+            }
+            place = stmt.Let(s.var, first + outer * factor + k)
+            copies.append(substitute((place, *s.body), table))
         return [
             stmt.Let(first, s.lo),
             stmt.Let(whole, (s.hi - first) // factor),
@@ -54,6 +49,14 @@ def jam(p: flat.Program, name: str, factor: int) -> flat.Program:
         ]
 
     return edit(p, name, rule)
+
+
+def _fresh(held: set[str], name: str) -> str:
+    """A name that nothing has, taken from now on."""
+    while name in held:
+        name += "_"
+    held.add(name)
+    return name
 
 
 def _own(loop: Loop) -> list[Var]:
