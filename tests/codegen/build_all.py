@@ -54,8 +54,9 @@ def spmm(reduce: str, dtype: torch.dtype, width: int, prepared: bool) -> Callabl
 
 
 def spmm_parts(reduce: str, dtype: torch.dtype, columns: int) -> Callable[[], Any]:
-    """Buckets merged to one list, whole rows (1) or ranges of columns: tiles alike, so that registers compare."""
-    setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1}
+    """Buckets merged to one list, whole rows (1) or ranges of columns: tiles alike, so that registers compare; those of
+    no other case, which would have built them."""
+    setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 2}
     x = torch.ones(64, 128, dtype=dtype)
     return lambda: tw.spmm.plan(
         graph(dtype).decompose(tw.rules.hyb(columns, 5)).prepare(), x, setting, reduce=reduce
