@@ -17,7 +17,7 @@ from tilewright.ir.expr import Bin, Const, Expr, LaneScan, Var, cast, const, ne,
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
-from tilewright.schedule.edit import blocks, illegal, splice
+from tilewright.schedule.edit import every_block, illegal, splice
 from tilewright.schedule.legal import at_least
 
 
@@ -32,7 +32,7 @@ def carry(p: flat.Program) -> flat.Program:
     s = append_of(p)
     if s is None or s.shared:
         raise illegal("carry()", "nothing is appended in order", "leave it out", ir=p)
-    found = [b for b in _every_block(p.body) if any(_begins(x, s) for x in b)]
+    found = [b for b in every_block(p.body) if any(_begins(x, s) for x in b)]
     if len(found) != 1:
         raise illegal("carry()", f"{s.count.name} does not begin in one place", ir=p)
     block = found[0]
@@ -56,10 +56,6 @@ def scan(p: flat.Program, own: int) -> flat.Program:
 
 def _begins(x: stmt.Stmt, s: stmt.Append) -> bool:
     return isinstance(x, stmt.Store) and x.buffer is s.count
-
-
-def _every_block(body: tuple[stmt.Stmt, ...]) -> list[tuple[stmt.Stmt, ...]]:
-    return [body, *(b for s in body for inner in blocks(s) for b in _every_block(inner))]
 
 
 def _carried(begin: stmt.Stmt, rest: tuple[stmt.Stmt, ...], s: stmt.Append) -> list[stmt.Stmt]:

@@ -15,7 +15,7 @@ from tilewright.ir import flat, stmt
 from tilewright.ir.expr import FLOATS, Bin, Cast, Const, Expr, Load, Un, Var, const, dtype_of, ne
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import monoids
-from tilewright.schedule.edit import find, illegal, splice
+from tilewright.schedule.edit import every_block, find, illegal, splice
 from tilewright.schedule.legal import folds, fresh, within
 
 WIDEST = 4  # bytes of a value whose bits are joined
@@ -29,7 +29,7 @@ def bits(p: flat.Program, name: str) -> flat.Program:
     fold = asked(loop)
     if fold is None:
         raise illegal(what, "it does not ask whether something that it reads is not 0", ir=loop)
-    begins = [b for b in _blocks(p) if any(_begins(s, fold) for s in b)]
+    begins = [b for b in every_block(p.body) if any(_begins(s, fold) for s in b)]
     if not any(s is loop for b in begins for s in b):
         raise illegal(what, f"{fold.state[0].name} begins elsewhere", "name the outermost", ir=loop)
     union = monoids("i32")["union"]
@@ -77,9 +77,3 @@ def _same(stored: str, computed: str) -> bool:
 
 def _begins(s: stmt.Stmt, fold: stmt.Fold) -> bool:
     return isinstance(s, stmt.Init) and s.state == fold.state
-
-
-def _blocks(p: flat.Program) -> list[tuple[stmt.Stmt, ...]]:
-    """All blocks of statements, outermost first."""
-    inner = (getattr(s, f, ()) for s in within(p.body) for f in ("body", "then", "orelse"))
-    return [p.body, *(b for b in inner if b)]

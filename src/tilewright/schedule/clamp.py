@@ -13,7 +13,7 @@ from dataclasses import replace
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Var, cast, const, minimum
 from tilewright.ir.flat import Loop
-from tilewright.schedule.edit import edit, illegal, loops
+from tilewright.schedule.edit import edit, illegal, loops, uses
 from tilewright.schedule.legal import fresh, within
 
 AGAIN = ("any", "all", "max", "min", "union")  # which may fold an entry twice
@@ -45,6 +45,8 @@ def unclamped(p: flat.Program, loop: Loop) -> str:
     plain = all(isinstance(s, Loop | stmt.Let | stmt.Guard | stmt.Fold) for s in held)
     if not plain or any(isinstance(s, stmt.Fold) and s.monoid.name not in AGAIN for s in held):
         return "it does more than to fold what may be folded twice"
+    if uses(body, loop.var):
+        return f"its entries depend on {loop.var.name} beside {i.name}"
     return (
         "" if loop.lo == const(0) and _begins(p, loop, at, n) else "its first entry may be missing"
     )

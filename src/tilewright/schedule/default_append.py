@@ -55,9 +55,10 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     ]
     over = [x for x in around if not uses(s.group, x.var)]
     apart = apart_of(nest, inner, over[-1].var if over else None)
+    warps = setting.get("warps", WARPS)
     room = _room(s.shared, bool(nest.reductions), bool(inner))
-    room = min(room, ALONE * setting.get("warps", WARPS)) if s.shared else room
-    most = room = across(inner, setting.get("warps", WARPS)) if apart else room
+    room = min(room, ALONE * warps) if s.shared else room
+    most = room = across(inner, warps) if apart else room
     for r in nest.reductions:
         if r.loop in around:
             continue
@@ -69,7 +70,6 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         room //= used if inside else 1
     made = by_bits(once(made, inner, apart), inner, apart)
     if over:
-        warps = setting.get("warps", WARPS)
         made = _candidates(made, over[-1], nest, max(room, 1), s.shared, warps)
         made = _several(made, over, apart) if s.shared and apart == inner else made
     for x in around:

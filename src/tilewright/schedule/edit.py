@@ -50,6 +50,11 @@ def blocks(s: stmt.Stmt) -> list[tuple[stmt.Stmt, ...]]:
     return out
 
 
+def every_block(body: tuple[stmt.Stmt, ...]) -> list[tuple[stmt.Stmt, ...]]:
+    """A block and all blocks inside of it, outermost first."""
+    return [body, *(b for s in body for inner in blocks(s) for b in every_block(inner))]
+
+
 def find(p: flat.Program, name: str) -> flat.Loop:
     for loop in loops(p):
         if loop.var.name == name:

@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute
 from tilewright.schedule.edit import edit, illegal, uses
-from tilewright.schedule.legal import Body, at_least, sets, taken, unused, within
+from tilewright.schedule.legal import Body, at_least, fresh, sets, taken, unused, within
 from tilewright.schedule.loop import independent
 
 
@@ -33,11 +33,11 @@ def jam(p: flat.Program, name: str, factor: int) -> flat.Program:
         if any(isinstance(n, stmt.Append | stmt.Publish) for n in within(s.body)):
             raise illegal(what, "its turns share a list or pieces of rows", ir=s)
         outer = Var(f"{name}_o")
-        first, whole = (Var(_fresh(held, f"{name}_{n}"), s.var.dtype) for n in ("first", "whole"))
+        first, whole = (Var(fresh(p, f"{name}_{n}", held), s.var.dtype) for n in ("first", "whole"))
         copies = []
         for k in range(factor):
             table: dict[Expr, Expr] = {
-                v: Var(_fresh(held, f"{v.name}_{k}"), v.dtype) for v in _own(s)
+                v: Var(fresh(p, f"{v.name}_{k}", held), v.dtype) for v in _own(s)
             }
             place = stmt.Let(s.var, first + outer * factor + k)
             copies.append(substitute((place, *s.body), table))
@@ -49,14 +49,6 @@ def jam(p: flat.Program, name: str, factor: int) -> flat.Program:
         ]
 
     return edit(p, name, rule)
-
-
-def _fresh(held: set[str], name: str) -> str:
-    """A name that nothing has, taken from now on."""
-    while name in held:
-        name += "_"
-    held.add(name)
-    return name
 
 
 def _own(loop: Loop) -> list[Var]:

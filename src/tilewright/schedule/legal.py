@@ -172,12 +172,14 @@ def unused(p: flat.Program, what: str, *names: str) -> None:
             )
 
 
-def fresh(p: flat.Program, name: str) -> str:
-    """A name that nothing has: name, name1, name2 ..."""
-    held, n, made = taken(p), 0, name
+def fresh(p: flat.Program, name: str, held: set[str] | None = None) -> str:
+    """A name that nothing has: name, name1, name2 ...; held: names that are taken, which it joins."""
+    held = taken(p) if held is None else held
+    n, made = 0, name
     while made in held:
         n += 1
         made = f"{name}{n}"
+    held.add(made)
     return made
 
 
