@@ -27,7 +27,8 @@ from tilewright.ops.backend import backend
 from tilewright.ops.families import FAMILIES
 from tilewright.runtime import build_triton
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+BIN = Path(triton.__file__).parent / "backends/nvidia/bin"
+CUOBJDUMP, PTXAS = BIN / "cuobjdump", BIN / "ptxas"
 FORMATS = ("dcsr", "dbsr.4.4", "ell", "padded.4", "srbcrs.4.2", "dia", "bitmap")
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -128,10 +129,11 @@ def k_of(rows: int, columns: int = 1) -> Callable[[torch.Tensor], Any]:
     return lambda x: tw.Index.from_values(x, (rows, columns), grouped=True)
 
 
-def linear_relu(rows: int, columns: int, backward: bool = False) -> None:
+def linear_relu(rows: int, columns: int, backward: bool = False, size: int = 1024) -> None:
     """A layer with the list of what it leaves: one kernel; and its gradients."""
-    x, w = (torch.ones(n, 512, dtype=BF16, requires_grad=backward) for n in (1024, 768))
-    b = torch.ones(768, dtype=BF16, requires_grad=backward)
+    n = size * 3 // 4
+    x, w = (torch.ones(m, 512, dtype=BF16, requires_grad=backward) for m in (size, n))
+    b = torch.ones(n, dtype=BF16, requires_grad=backward)
     h, _ = tw.ops.linear_relu(x, w, b, tile=(rows, columns))
     if backward:
         h.sum().backward()
@@ -325,6 +327,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "linear-16-k-32-bf16": linear(k_of(32, 16)),
     "linear-relu-32x1-bf16": partial(linear_relu, 32, 1, True),
     "linear-relu-32x64-bf16": partial(linear_relu, 32, 64),
+    "linear-relu-32x64-bf16-large": partial(linear_relu, 32, 64, size=4096),
     **{f"masked-linear-{n}-bf16": partial(masked_linear, n) for n in (1, 32, 128)},
     **{f"grouped-{n}-bf16": partial(grouped_matmul, n) for n in (64, 1024)},
     "attention-64": attention(64),
@@ -400,12 +403,26 @@ def used(compiled: Any) -> dict[str, Any]:
             [CUOBJDUMP, "--dump-resource-usage", f.name], capture_output=True, text=True
         )
     found = dict(re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", got.stdout))
+    wgmma = "wgmma.mma_async" in compiled.asm["ptx"]
     return {
         "registers": int(found["REG"]),
         "spills": int(found["STACK"]) + int(found["LOCAL"]),
         "shared": int(compiled.metadata.shared),
-        "wgmma": "wgmma.mma_async" in compiled.asm["ptx"],
+        "wgmma": wgmma,
+        **({"waits": waits(compiled.asm["ptx"])} if wgmma else {}),
     }
+
+
+def waits(ptx: str) -> bool:
+    """Whether the assembler waits for every product before the next one begins, as it tells."""
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as f:
+        f.write(ptx.encode())
+        f.flush()
+        how = ["-v", "--gpu-name=sm_90a", f.name, "-o", f"{f.name}.cubin"]
+        got = subprocess.run([PTXAS, *how], capture_output=True, text=True)
+        Path(f"{f.name}.cubin").unlink(missing_ok=True)
+    assert got.returncode == 0, got.stderr
+    return "wgmma.mma_async instructions are serialized" in got.stderr
 
 
 def build(names: list[str]) -> None:

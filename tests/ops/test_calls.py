@@ -33,8 +33,8 @@ from tilewright.runtime.counters import counters
 # Kernels of ours, and operations of torch, of a warm call on a GPU.
 PINNED: dict[str, tuple[int, str]] = {
     "F.linear": (0, "addmm"),
-    "linear rows": (3, "zero_"),  # a list, b in all rows, the product
-    "linear rows, no b": (2, "zero_ zero_"),
+    "linear rows": (2, "zero_"),  # a list and b in all rows, the product
+    "linear rows, no b": (2, "zero_"),
     "linear k": (4, ""),  # flags, lists of them, what they name of x, the product
     "linear k, no b": (4, ""),
     "linear mask": (3, "zero_"),
@@ -45,7 +45,7 @@ PINNED: dict[str, tuple[int, str]] = {
     "family rows": (2, "zero_ zero_"),
     "family k": (4, ""),
     "family blocks": (3, ""),
-    "matmul rows": (2, "zero_ zero_"),
+    "matmul rows": (2, "zero_"),
     "matmul k": (4, ""),
     "matmul columns": (2, "zero_ zero_"),
     "masked_linear 1x1": (3, "where copy_ copy_"),

@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright.ops import dynamic
 from tilewright.ops.dynamic import auto
 from tilewright.ops.families import FAMILIES
+from tilewright.ops.products import _in_waves
 from tilewright.ops.ready import served
 from tilewright.pit import watch
 from tilewright.pit.tiles import Costs, Tile
@@ -42,6 +43,31 @@ def test_family(family: str, size: tuple[int, int, int], where: Place) -> None:
     x, w = some(m, k, where.device), randn(n, k, seed=2, device=where.device)
     f = FAMILIES[family]
     close(f.run(x, w, f.detect(x)), x @ w.t())
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("size", [*SIZES, (9, 300, 2100), (0, 4, 6)], ids=str)
+def test_a_family_finds_for_itself(
+    family: str, size: tuple[int, int, int], biased: bool, where: Place
+) -> None:
+    m, n, k = size
+    x, w = some(m, k, where.device), 0.1 * randn(n, k, seed=2, device=where.device)
+    b = randn(n, seed=3, device=where.device) if biased else None
+    y, index = FAMILIES[family].found(x, w, b, 1)
+    close(y, linear(x, w, b))
+    want = FAMILIES[family].detect(x)
+    assert torch.equal(index.counts.cpu(), want.counts.cpu()) and index.tile == want.tile
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+def test_rows_begin_where_they_are_looked_at(biased: bool, tiled: Place) -> None:
+    """Two launches: rows are found and begun, then multiplied."""
+    x, w = some(33, 70, tiled.device), randn(40, 70, seed=2, device=tiled.device)
+    b = randn(40, seed=3, device=tiled.device) if biased else None
+    with served() as kernels:
+        y, _ = FAMILIES["rows"].found(x, w, b, 0)
+    close(y, linear(x, w, b))
+    assert len(kernels) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
@@ -196,7 +222,7 @@ def test_auto_gradients(kind: str, fast: Place) -> None:
 @pytest.mark.parametrize("kind", ["rows", "blocks"])
 def test_auto_gradcheck(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family = FAMILIES[kind]
-    monkeypatch.setattr(dynamic, "_chosen", lambda x, w: (family, family.detect(x)))
+    monkeypatch.setattr(dynamic, "_chosen", lambda x, w: dynamic.Plan(family, family.detect(x)))
     x, w = some(5, 6, torch.device("cpu"), torch.float64), randn(3, 6, dtype=torch.float64)
     tensors = [t.requires_grad_() for t in (x, w, randn(3, seed=3, dtype=torch.float64))]
     assert torch.autograd.gradcheck(auto, tensors)
@@ -261,14 +287,28 @@ def test_what_is_expected_changes_no_result(expected: int, where: Place) -> None
     close(family.run(x, w, known), linear(x, w))
 
 
+def test_tiles_of_rows_fill_waves() -> None:
+    """By hand: 2,068 rows of 4,096 columns are 3 waves of 128 x 256, 4 of 64 x 256, 5 of 128 x 128."""
+    said = {
+        (2068, 4096, 4096): (64, 256),
+        (523, 1024, 4096): (64, 128),
+        (4096, 4096, 4096): (128, 256),
+    }
+    for (rows, columns, inner), tile in said.items():
+        made = _in_waves(2, rows, columns, inner, rows)
+        assert (made["bm"], made["bn"]) == tile
+    few, many = (_in_waves(2, 341, 1024, 1024, room) for room in (341, 32768))
+    assert few["bm"] == 64 and many["bm"] == 128  # programs without rows are fewer of the larger
+
+
 def test_a_graph_does_not_copy_its_weights() -> None:
     """Families over k's read w by k: in a CUDA graph only if it lies so already."""
     x, w = randn(64, 32, seed=1), randn(48, 32, seed=2)
     place = dynamic._place(x, w)
     place.family = FAMILIES["k"]
-    assert place.frozen(x, w) is None
+    assert place.frozen(w) is None
     by_k = w.t().contiguous().t()
-    found = place.frozen(x, by_k)
-    assert found is not None and found[0] is FAMILIES["k"]
-    close(found[0].run(x, by_k, found[1]), linear(x, w))
+    plan = place.frozen(by_k)
+    assert plan is not None and plan.family is FAMILIES["k"]
+    close(plan.run(x, by_k, None), linear(x, w))
     dynamic.forget()

@@ -100,8 +100,8 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
         index = family.detect(x)
         row["found"][family.name] = asdict(seen_of(index.counts, prod(index.grid), index.grid[0]))
         weight = _prepared(w, family.name)
-        inside = lambda f=family, w=weight: f.run(x, w, f.detect(x))
         known = replace(index, expected=int(index.counts.sum()), packed=None)
+        inside = lambda f=family, w=weight, n=known.expected: f.found(x, w, None, n)[0]
         given = lambda f=family, i=known, w=weight: f.run(x, w, i)
         made += [Peer(family.name, inside), Peer(family.name, given, given=True)]
     return made
@@ -265,6 +265,7 @@ def warm(task: dict[str, Any], folder: Path | None) -> None:
             x = operands(Case(m, n, k, dtype, "row", sparsity), "cuda")[0]
             family: Family = FAMILIES[task["family"]]
             index = family.detect(x)
-            for expected in (0, m // 32, m // 8, m):
+            for expected in (0, m // 32, m // 8, m // 2, m):
                 family.run(x, w, replace(index, expected=expected))
+                family.found(x, w, None, expected)
     torch.cuda.synchronize()

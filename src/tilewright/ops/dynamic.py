@@ -14,7 +14,9 @@ every eighth. On a GPU the numbers arrive while later calls run, so the first ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -54,14 +56,11 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None, *, index: Index | None =
     given = "" if index is None else _given(index, flat)
     if x.numel() == 0 or w.numel() == 0 or not _ordinary(x, w):
         return functional.linear(x, w, b)
-    chosen = _chosen(flat.detach(), w) if index is None else _kept(flat, w, index, given)
-    if chosen is None:
+    plan = _chosen(flat.detach(), w) if index is None else _kept(flat, w, index, given)
+    if plan is None:
         return functional.linear(x, w, b)
-    family, index = chosen
-    if wants_grad((x, w) if b is None else (x, w, b)):
-        y = _Product.apply(flat, w, b, family, index)
-    else:
-        y = family.run(flat, w, index, b)
+    grad = wants_grad((x, w) if b is None else (x, w, b))
+    y = _Product.apply(flat, w, b, plan) if grad else plan.run(flat, w, b)
     return y.view(*x.shape[:-1], w.shape[0])
 
 
@@ -108,12 +107,9 @@ class _Product(torch.autograd.Function):
     """A family's product; its gradient is the dense one."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, family: Family, index: Index
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, plan: Plan) -> Tensor:
         ctx.save_for_backward(x, w)
-        made: Tensor = family.run(x, w, index, b)
-        return made
+        return plan.run(x, w, b)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -121,10 +117,30 @@ class _Product(torch.autograd.Function):
         dx = grads[0] @ w if ctx.needs_input_grad[0] else None
         dw = grads[0].t() @ x if ctx.needs_input_grad[1] else None
         db = grads[0].sum(0) if ctx.needs_input_grad[2] else None
-        return dx, dw, db, None, None
+        return dx, dw, db, None
 
 
 # --- the choice of a call -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A family for one call: over an index, or over what it finds itself, about `expected` micro-tiles. told: is told
+    what was found."""
+
+    family: Family
+    index: Index | None = None
+    expected: int = 0
+    told: Callable[[Index], None] | None = None
+
+    def run(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        if self.index is not None:
+            made: Tensor = self.family.run(x, w, self.index, b)
+            return made
+        made, index = self.family.found(x, w, b, self.expected)
+        if self.told is not None:
+            self.told(index)
+        return made
 
 
 @dataclass
@@ -141,16 +157,20 @@ class _Place:
         self.family = FAMILIES.get(CHOOSER(self.site, seen))
         self.expected = seen[self.family.name].kept if self.family is not None else 0
 
-    def expecting(self, index: Index) -> Index:
-        return replace(index, expected=self.expected)
-
-    def frozen(
-        self, x: Tensor, w: Tensor, index: Index | None = None
-    ) -> tuple[Family, Index] | None:
+    def frozen(self, w: Tensor, index: Index | None = None) -> Plan | None:
         """Inside a CUDA graph: as before, unless single k's are gathered and each replay would copy w for them."""
         if self.family is None or (self.family.name == "k" and w.stride(0) != 1):
             return None
-        return self.family, self.expecting(self.family.detect(x) if index is None else index)
+        return self.plan(index)
+
+    def plan(
+        self, index: Index | None = None, told: Callable[[Index], None] | None = None
+    ) -> Plan | None:
+        """By the family in use; None for dense."""
+        if self.family is None:
+            return None
+        held = None if index is None else replace(index, expected=self.expected)
+        return Plan(self.family, held, self.expected, told)
 
 
 _PLACES: dict[Any, _Place] = {}
@@ -189,39 +209,35 @@ def forget() -> None:
     CHOOSER.made.clear()
 
 
-def _chosen(x: Tensor, w: Tensor) -> tuple[Family, Index] | None:
-    """The family of this call and its index; None for dense. Nothing is asked of the device while it captures."""
+def _chosen(x: Tensor, w: Tensor) -> Plan | None:
+    """The plan of this call; None for dense. Nothing is asked of the device while it captures."""
     place = _place(x, w)
     watch = place.watch
     if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return place.frozen(x, w)
+        return place.frozen(w)
     found = {f.name: f.detect(x) for f in FAMILIES.values()} if watch.due() else {}
     for name, made in found.items():
         _tell(watch, name, made)
     if watch.news():
         place.choose(watch.seen())
-    family = place.family
-    if family is None:
+    if place.family is None:
         return None
-    index = found.get(family.name)
-    if index is None:
-        index = family.detect(x)
-        if watch.telling():
-            _tell(watch, family.name, index)
-    return family, place.expecting(index)
+    name = place.family.name
+    telling = name not in found and watch.telling()
+    return place.plan(found.get(name), partial(_tell, watch, name) if telling else None)
 
 
-def _kept(x: Tensor, w: Tensor, index: Index, given: str) -> tuple[Family, Index] | None:
+def _kept(x: Tensor, w: Tensor, index: Index, given: str) -> Plan | None:
     """The same where an index came along: its family, or None."""
     place = _place(x, w, given, index)
     watch = place.watch
     if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return place.frozen(x, w, index)
+        return place.frozen(w, index)
     if watch.due() or watch.telling():
         _tell(watch, given, index)
     if watch.news():
         place.choose(watch.seen())
-    return None if place.family is None else (place.family, place.expecting(index))
+    return place.plan(index)
 
 
 def _tell(watch: Watch, family: str, index: Index) -> None:

@@ -14,13 +14,13 @@ On the CPU products are torch's: parts of x are gathered, multiplied and put in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tilewright.ops.backend import any_order, backend_of
-from tilewright.ops.found import GROUP, found_lists
+from tilewright.ops.found import GROUP, found_lists, found_rows
 from tilewright.ops.index import Index, Tile
 from tilewright.ops.pattern import Pattern
 
@@ -34,6 +34,15 @@ class Family:
     run: Callable[..., Tensor]  # of x, w, the index, and b or nothing
     grouped: bool = False  # a list for each row of micro-tiles, not one of all
     find: Callable[[Tensor], Index] | None = None  # its own way to find them
+    at_once: Callable[..., tuple[Tensor, Index]] | None = None  # on GPUs: finds and multiplies
+
+    def found(self, x: Tensor, w: Tensor, b: Tensor | None, expected: int) -> tuple[Tensor, Index]:
+        """The product over what x holds, and the index of that. expected: about how many micro-tiles are found."""
+        if self.at_once is not None and backend_of(x.device) == "triton" and any_order(x.device):
+            return self.at_once(x, w, b, expected)
+        index = replace(self.detect(x), expected=expected)
+        made: Tensor = self.run(x, w, index, b)
+        return made, index
 
     def detect(self, x: Tensor) -> Index:
         """An index of x. Whole rows may come in any order: each of them is a product of its own."""
@@ -77,7 +86,7 @@ def _by_columns(x: Tensor, w: Tensor, index: Index) -> Tensor:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("rows", (1, None), _listed),
+        Family("rows", (1, None), _listed, at_once=found_rows),
         Family("k", (GROUP, 1), _listed, grouped=True, find=found_lists),
         Family("blocks", (GROUP, 64), _blocks, grouped=True),
     )

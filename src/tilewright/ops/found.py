@@ -4,6 +4,7 @@ In: x [rows, k], w [n, k], b [n] or nothing, and the axis to look along. Out: y 
 whole product: nothing but zeros is skipped.
 
     i    rows of x that are not all 0                        append(i_list); y[i, n] = b[n]; y[i, n] = ... for i listed
+                                                             (on GPUs the first two are one launch)
     k    for each 32 rows of x, the k's where one is not 0   append(k_list); x_packed[p, i] = x[i, k]; y[i, n] = ...
     n    rows of w that are not all 0                        append(n_list); y[i, n] = ... for n listed
 
@@ -30,7 +31,7 @@ from tilewright.language.grad import Gradient
 from tilewright.language.trace import Ref, Traced
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
-from tilewright.ops.index import FEW, Index, one_pass_by, straight
+from tilewright.ops.index import FEW, Index, one_pass_by, rows_by, straight
 from tilewright.ops.kept import multiplied
 from tilewright.ops.library import wants_grad
 from tilewright.ops.packing import apart, from_packed, packing, places
@@ -40,8 +41,9 @@ from tilewright.ops.products import (
     TO_X,
     biased_gradient,
     k_lists,
-    usual,
+    rows_tiles,
     with_bias,
+    with_zeros,
 )
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -61,8 +63,24 @@ def found_product(axis: str, x: Tensor, w: Tensor, b: Tensor | None = None) -> T
         given["b"] = b
     flagged = _flagged(axis, x, w)
     whole = axis == "k" or (not flagged and torch.are_deterministic_algorithms_enabled())
-    name, before = _program(axis, packed, b is not None, flagged, whole)
+    begun = axis == "i" and not flagged and backend_of(x.device) == "triton"
+    name, before = _program(axis, packed, b is not None, flagged, whole, begun)
     return again(name, given, lambda *_: _settings(axis, x, w.shape[0], before, packed))[0]
+
+
+def found_rows(
+    x: Tensor, w: Tensor, b: Tensor | None = None, expected: int = 0
+) -> tuple[Tensor, Index]:
+    """x @ w.T + b on a GPU, computed for the rows of x that are not all 0, and the index of these; without gradients.
+
+    Operands have one dtype; rows begin as b (or 0) in the launch that looks at them. expected: about how many are found
+    """
+    given = {"x": x, "w": multiplied(w, "i")} | ({} if b is None else {"b": b})
+    name, _ = _program("i", False, b is not None, False, True, True)
+    product = rows_tiles(x, expected or x.shape[0], w.shape[0])
+    asked = lambda *_: [rows_by(x), pack(product)]
+    y, positions, counts = again(name, given, asked, kind=tuple(product.values()))
+    return y, Index(positions, counts, tuple(x.shape), (1, None), False)
 
 
 def found_lists(x: Tensor) -> Index:
@@ -99,15 +117,21 @@ def _settings(axis: str, x: Tensor, columns: int, before: int, packed: bool) -> 
     """One for each launch, the product's after those before it; on a CPU one for all."""
     if backend_of(x.device) == "c":
         return [FEW]
-    product = pack(k_lists(x.dtype, GROUP, 1) if axis == "k" else usual(x, x.shape[0], columns))
+    product = pack(
+        k_lists(x.dtype, GROUP, 1) if axis == "k" else rows_tiles(x, x.shape[0], columns)
+    )
     if axis == "k" and _in_one_pass(x):
         return [one_pass_by(x, GROUP), product]
+    if axis == "i" and before == 1:
+        return [rows_by(x), product]
     return [*[0] * (before - packed), *[places(x, GROUP)] * packed, product]
 
 
-def _program(axis: str, packed: bool, biased: bool, flagged: bool, whole: bool) -> tuple[str, int]:
-    """The name of a program, and how many statements come before the product; constants to torch.compile."""
-    return _registered(axis, packed, biased, flagged, whole)
+def _program(
+    axis: str, packed: bool, biased: bool, flagged: bool, whole: bool, begun: bool
+) -> tuple[str, int]:
+    """The name of a program, and how many launches come before the product; constants to torch.compile."""
+    return _registered(axis, packed, biased, flagged, whole, begun)
 
 
 _program._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -115,7 +139,7 @@ _program._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def _registered(
-    axis: str, packed: bool, biased: bool, flagged: bool, whole: bool
+    axis: str, packed: bool, biased: bool, flagged: bool, whole: bool, begun: bool
 ) -> tuple[str, int]:
     of, lists = "w" if axis == "n" else "x", (f"{axis}_list", f"{axis}_count")
     names = {"x": of, "found": lists[0], "count": lists[1]}
@@ -127,9 +151,11 @@ def _registered(
     gradient = _WHOLE if whole else _gradient(axis, lists)
     if biased:
         product, gradient = with_bias(product), biased_gradient(gradient)
+    elif begun:
+        product = with_zeros(product)
     name = f"{product.name}_found{'_by_flags' * flagged}{'_whole' * (whole and axis != 'k')}"
-    made = _joined(name, [product, *parts])
-    return register(made, gradient).traced.name, len(made.body) - 1
+    made = register(_joined(f"{name}{'_begun' * begun}", [product, *parts]), gradient)
+    return made.traced.name, len(made.joined) - 1
 
 
 def _detectors(axis: str, flagged: bool) -> list[Traced]:

@@ -312,7 +312,15 @@ def _asked(x: Tensor, tile: Tile, grouped: bool, ordered: bool) -> list[int]:
     by_list = straight(x) and _by_list(tuple(x.shape), tile, grouped)
     if by_list:
         return [one_pass_by(x, tile[0] or 0)]
+    if not ordered and tile == (1, None):
+        return [rows_by(x)]
     return [] if ordered else [_warps(*(t or WIDEST for t in tile))]
+
+
+def rows_by(x: Tensor) -> int:
+    """The setting of a list of whole rows in any order: as many rows in a program as keep memory busy."""
+    k = x.shape[1]
+    return pack({"warps": 8, "rows": 8 if k <= 2 * WIDEST else 4 if k <= 4 * WIDEST else 2})
 
 
 def _warps(rows: int, columns: int) -> int:

@@ -21,7 +21,7 @@ from tilewright.ops.index import Index
 from tilewright.ops.kept import multiplied
 from tilewright.ops.library import run
 from tilewright.ops.pattern import Pattern, check_device
-from tilewright.ops.products import biased_gradient, usual, with_bias
+from tilewright.ops.products import biased_gradient, rows_tiles, with_bias
 from tilewright.ops.reach import check_places
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -145,9 +145,9 @@ def _call(
     given = {"x": x, "w": w, "rows": rows}
     text = known_text(_ROWS.traced.name, given)
     if setting is None and torch.compiler.is_compiling():
-        setting = usual(x, rows.shape[0], w.shape[0])
+        setting = rows_tiles(x, len(rows), w.shape[0], len(rows))
     elif setting is None:
-        made = usual(x, rows.shape[0], w.shape[0])
+        made = rows_tiles(x, len(rows), w.shape[0], len(rows))
         many = (rows.shape[0].bit_length(), *made.values())
         at = (text, x.shape, w.shape[0], many, x.get_device(), cpu_backend())
         choice = DENSE.get(at)

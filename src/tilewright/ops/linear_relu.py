@@ -1,9 +1,7 @@
 """tw.ops.linear_relu: a layer with ReLU, and an index of what the ReLU left, for the layer after it.
 
 On a GPU the index is made in the epilogue of the product: values are looked at while they are on chip
-(pit/joins.py). On a CPU torch multiplies, and a detector follows; so it does for micro-tiles of several columns,
-unless h is stored by columns: the threads of a product would have to exchange their answers, which took 1.4 times as
-long as the product.
+(pit/joins.py). On a CPU torch multiplies, and a detector follows; so it does on a GPU without tensor cores' dtypes.
 
     h, index = linear_relu(x, w1, b1)              # h = relu(x @ w1.T + b1)
     y = tw.linear(h, w2, b2, sparse=index)         # of each 32 rows, only the k's where one of them is not 0
@@ -70,7 +68,7 @@ def linear_relu(
     by_k = _by_k(layout, (rows, columns), x, where)
     lanes = by_lanes(flat) or by_lanes(w)
     ordered = ordered or torch.are_deterministic_algorithms_enabled()
-    if backend_of(x.device) == "triton" and ((columns > 1 and not by_k) or lanes):
+    if backend_of(x.device) == "triton" and lanes:
         h = _by_vendor(flat, w, b, by_k)
         index = Index.from_values(h, (rows, columns), grouped=True, ordered=ordered)
         return h if x.dim() == 2 else h.reshape(*x.shape[:-1], w.shape[0]), index

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tilewright.ir.coord import Assign, spatial
-from tilewright.ir.expr import Load
+from tilewright.ir.expr import Expr, Load, const
 from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Ref, Traced, axes, trace
@@ -31,7 +32,7 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.block_tiles import BUSY, WIDTHS
 from tilewright.ops.packing import from_packed
 from tilewright.ops.registry import register
-from tilewright.ops.settings import pack
+from tilewright.ops.settings import floor_pow2, pack
 from tilewright.ops.subject import DENSE, chosen
 from tilewright.pit.compact import Group, compact
 from tilewright.schedule.options import Setting
@@ -42,6 +43,23 @@ SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages
 # 32 bits: sums of lanes, without tensor cores
 LANES: Setting = {"bm": 64, "bn": 128, "bk": 32, "group": 8, "warps": 8, "stages": 3}
 FEW_LANES: Setting = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
+# For listed rows, by the bytes of a number: tiles, and the microseconds that a wave of them takes for 64 k's, of
+# products of up to 8192 k's and of longer ones (H200)
+FEW: Setting = {"bm": 64, "bn": 64, "bk": 64, "group": 8, "warps": 4, "stages": 7}
+DEEP: Setting = {"bm": 64, "bn": 128, "bk": 128, "group": 8, "warps": 4, "stages": 4}
+LOW: Setting = {"bm": 64, "bn": 256, "bk": 64, "group": 8, "warps": 4, "stages": 4}
+TIMED = {
+    2: (
+        (FEW, 0.22, 0.22),
+        (DEEP, 0.31, 0.31),
+        (LOW, 0.43, 0.4),
+        (MIDDLE, 0.41, 0.45),
+        (LARGE, 0.72, 0.72),
+    ),
+    4: ((FEW_LANES, 1.62, 1.62), (LANES, 3.1, 3.1)),
+}
+STEP, LONG, CORES = 64, 8192, 132
+SKIPPED_US = 0.25  # of a wave of programs that find nothing to do
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
     32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},
@@ -148,10 +166,20 @@ def with_bias(t: Traced) -> Traced:
     )
     if not t.unique and not any(n.index in spatial(s) for n in s.listed):
         return made
+    return _begun(made, y.buffer, lambda n: Load(b, (n,)))
+
+
+def with_zeros(t: Traced) -> Traced:
+    """y[i, n] = v for some i  ->  y[i, n] = 0 for all of them before it"""
+    (s,) = t.body
+    assert isinstance(s, Assign)
+    return _begun(t, s.targets[0].buffer, lambda _: const(0.0))
+
+
+def _begun(t: Traced, y: Any, value: Callable[[Any], Expr]) -> Traced:
     i, n = axes("i n")
-    begun = Assign((Load(y.buffer, (i, n)),), (Load(b, (n,)),))
-    sized = ((y.buffer.name, (("x", 0), ("w", 0))),)
-    return replace(made, body=(begun, *made.body), sized=sized)
+    begun = Assign((Load(y, (i, n)),), (value(n),))
+    return replace(t, body=(begun, *t.body), sized=((y.name, (("x", 0), ("w", 0))),))
 
 
 def _of_k(tile: int, group: Group | None) -> Gradient:
@@ -185,7 +213,7 @@ def times(name: str, given: Mapping[str, Tensor], tile: int = 1, expected: int =
     """The product. given: operands and lists by name. tile: k's for an entry of a list. expected: rows, if known"""
     if not expected:
         return again(name, given, lambda *_: _packed(_chosen(name, given, tile)))[0]
-    made = usual(given["x"], expected, given["w"].shape[0])
+    made = rows_tiles(given["x"], expected, given["w"].shape[0])
     asked = lambda *_: _packed(_chosen(name, given, tile, made))
     return again(name, given, asked, kind=tuple(made.values()))[0]
 
@@ -199,7 +227,7 @@ def arguments(
 ) -> tuple[str, list[Tensor], list[int]]:
     """What the registered operator gets for it."""
     if setting is None:
-        made = usual(given["x"], expected, given["w"].shape[0]) if expected else None
+        made = rows_tiles(given["x"], expected, given["w"].shape[0]) if expected else None
         setting = _chosen(name, given, tile, made)
     return dense_text(name, given), list(given.values()), _packed(setting)
 
@@ -218,7 +246,7 @@ def _chosen(
     if made is None and "k_list" in given:
         made = _k_lists(given, tile)
     elif made is None:
-        made = usual(x, x.shape[0], given["w"].shape[0])
+        made = rows_tiles(x, x.shape[0], given["w"].shape[0])
     if torch.compiler.is_compiling():
         return made
     plain = {n: t for n, t in given.items() if n != "b"}
@@ -245,6 +273,31 @@ def k_lists(dtype: torch.dtype, rows: int, lists: int) -> Setting:
         if rows <= lists * high:
             return made
     return K_LISTS[128]
+
+
+def rows_tiles(x: Tensor, rows: int, columns: int, room: int | None = None) -> Setting:
+    """Tiles for some rows of x, in whole waves over the multiprocessors; room: rows that programs are launched for."""
+    size = 4 if x.dtype == torch.float32 else x.dtype.itemsize
+    if backend_of(x.device) != "triton" or size not in TIMED or torch.compiler.is_compiling():
+        return usual(x, rows, columns)
+    return _in_waves(size, rows, columns, x.shape[1], x.shape[0] if room is None else room)
+
+
+@lru_cache(4096)
+def _in_waves(size: int, rows: int, columns: int, inner: int, room: int) -> Setting:
+    def us(made: Setting, short: float, long: float) -> float:
+        across = -(-columns // made["bn"])
+        tiles, programs = -(-rows // made["bm"]) * across, -(-room // made["bm"]) * across
+        wave = short if inner <= LONG else long
+        return -(-tiles // CORES) * wave * inner / STEP + programs / CORES * SKIPPED_US
+
+    made = min(TIMED[size], key=lambda t: us(*t))[0]
+    if made is not FEW_LANES:
+        return made
+    high = max(
+        -(-rows // made["bm"]), 1
+    )  # row tiles with rows side by side: others would lie between them
+    return {**made, "group": min(made["group"], floor_pow2(high))}
 
 
 def usual(x: Tensor, rows: int, columns: int) -> Setting:

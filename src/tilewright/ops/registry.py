@@ -35,9 +35,10 @@ class Template:
     @cached_property
     def joined(self) -> tuple[Traced, ...]:
         """The same, where a statement that shares a kernel with the one before it comes with that."""
-        body, made, n = self.traced.body, list[Traced](), 0
+        body, sized, made, n = self.traced.body, self.traced.sized, list[Traced](), 0
         while n < len(body):
-            end = n + 2 if n + 1 < len(body) and joins(body[n], body[n + 1]) else n + 1
+            both = n + 1 < len(body) and joins(body[n], body[n + 1], sized)
+            end = n + 2 if both else n + 1
             made.append(self._step(n, end))
             n = end
         return tuple(made)

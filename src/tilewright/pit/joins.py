@@ -14,6 +14,11 @@ What is moved by lists goes behind them: the program that makes the list of a gr
 
     append(ks, count, K, group=(I,), over=(K,), where=any((i, k), x[i, k] != 0)), i within 32 of I
     k = listed(ks[I, p], place=p, below=count[I]);  packed[p, i] = x[i, k]                             # joins
+
+What rows begin as is written by the program that looks at them: memory is read and written at once.
+
+    append(rows, count, I, over=(I,), where=any(k, x[I, k] != 0), ordered=False)
+    y[i, n] = b[n], as many rows as x                                                                  # joins
 """
 
 from __future__ import annotations
@@ -28,11 +33,39 @@ MOST = 64  # rows, or columns, of a micro-tile: the usual tiles of a product are
 LEAST = 4  # elements of a micro-tile: of thinner ones a tile has too many for its registers
 
 
-def joins(first: Stmt, second: Stmt) -> bool:
-    """Whether one kernel serves both."""
+Sized = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+def joins(first: Stmt, second: Stmt, sized: Sized = ()) -> bool:
+    """Whether one kernel serves both. sized: outputs that are as long as a dimension of another tensor."""
     if isinstance(first, Assign) and isinstance(second, Append):
         return _in_epilogue(first, second)
-    return isinstance(first, Append) and isinstance(second, Assign) and _behind(first, second)
+    if not (isinstance(first, Append) and isinstance(second, Assign)):
+        return False
+    return _behind(first, second) or _begins(first, second, sized)
+
+
+def _begins(made: Append, begun: Assign, sized: Sized) -> bool:
+    """Whether rows are written that are as many as those which are looked at, and by nothing but places."""
+    if made.ordered or made.group or len(made.over) != 1:
+        return False
+    if begun.adds or begun.listed or len(begun.targets) != 1 or len(begun.targets[0].indices) != 2:
+        return False
+    (y,) = begun.targets
+    plain = all(isinstance(ix, Index) and ix.within is None for ix in y.indices)
+    reads = [n for n in walk(begun.values) if isinstance(n, Load)]
+    if (
+        not plain
+        or any(isinstance(n, Reduce) for n in walk(begun.values))
+        or len(set(y.indices)) != 2
+    ):
+        return False
+    if any(n.buffer in (made.list, made.count) for n in reads):
+        return False
+    rows = dict(sized).get(y.buffer.name, (None,))[0]
+    looked = (n for n in walk(made.where) if isinstance(n, Load))
+    cut = ((n.buffer.name, d, _cut(ix)) for n in looked for d, ix in enumerate(n.indices))
+    return rows in [(name, d) for name, d, of in cut if of == (made.over[0], 1)]
 
 
 def _behind(made: Append, moved: Assign) -> bool:

@@ -3,6 +3,7 @@
     ordered     one program owns a group: a running number, a scan inside the tile, one store of the count
     shared      tiles are independent: a scan inside the tile, one atomic addition for each tile
     behind      what an ordered list moves is done by the program that owns the group, after a barrier
+    begun       what rows begin as is written by the program that looks at them
 
 In: an unscheduled stage III program with an append. Out: a scheduled one with its steps.
 """
@@ -19,12 +20,14 @@ from tilewright.lowering.lanes import lanes_of, value_lanes
 from tilewright.schedule.append import append_of
 from tilewright.schedule.default_look import (
     AT_ONCE,
+    SPAN,
     across,
     apart_of,
     by_bits,
     in_lanes,
     once,
     stacked,
+    whole_rows,
 )
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.legal import carried
@@ -43,6 +46,7 @@ ALONE = 1024  # of them, for each warp
 STEPS = 4  # times as many where tiles that are looked at come one after the other: each waits for memory
 FLAGS = 4096  # where there is nothing to look at but one number for each candidate
 WARP, OWN = 32, 8  # threads of a warp; candidates side by side that a thread counts
+ROW_CELLS = 512  # elements of a row that begins with something, for each warp
 THREAD_TILE = 64  # candidates that a CPU thread counts before it takes places in a shared list
 
 
@@ -57,6 +61,7 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
     apart = apart_of(nest, inner, over[-1].var if over else None)
     warps = setting.get("warps", WARPS)
     room = _room(s.shared, bool(nest.reductions), bool(inner))
+    room = max(room, setting.get("rows", 0) * SPAN)
     room = min(room, ALONE * warps) if s.shared else room
     most = room = across(inner, warps) if apart else room
     for r in nest.reductions:
@@ -69,6 +74,7 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         made, used = in_lanes(made, nest, r, room if inside else most)
         room //= used if inside else 1
     made = by_bits(once(made, inner, apart), inner, apart)
+    made = whole_rows(made, inner) if s.shared and len(inner) == 1 else made
     if over:
         made = _candidates(made, over[-1], nest, max(room, 1), s.shared, warps)
         made = _several(made, over, apart) if s.shared and apart == inner else made
@@ -78,7 +84,23 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
         if alone and is_steady(x) and left:
             made = made.then("kind", x.var.name, "grid")
     made = made if s.shared else made.then("carry")
-    return _behind(made, around[0], setting) if p.body[end:] else made
+    if not p.body[end:]:
+        return made
+    return _begun(made, around[0], warps) if s.shared else _behind(made, around[0], setting)
+
+
+def _begun(s: Scheduled, candidates: Loop, warps: int) -> Scheduled:
+    """Rows that begin with something: as many in a program as it looks at, 16 bytes for each thread."""
+    name = candidates.var.name
+    lane = next(x for x in loops(s.program) if x.var.name == f"{name}_i")
+    assert isinstance(lane.hi, Const)
+    rows, columns = (
+        x.var.name for x in nest_of(replace(s.program, body=s.program.body[-1:])).spatial
+    )
+    wide = max(ROW_CELLS * warps // int(lane.hi.value), WARP)
+    s = s.then("split", columns, wide).then("kind", f"{columns}_i", "lane")
+    s = s.then("split", rows, int(lane.hi.value)).then("kind", f"{rows}_i", "lane")
+    return s.then("kind", f"{rows}_o", "grid").then("merge", f"{name}_o", f"{rows}_o")
 
 
 def _behind(s: Scheduled, groups: Loop, setting: Setting) -> Scheduled:

@@ -68,6 +68,15 @@ def by_bits(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Sch
     return s.then("bits", steps[0].var.name) if steps and asked(steps[0]) else s
 
 
+def whole_rows(s: Scheduled, parts: list[Reduction]) -> Scheduled:
+    """What lies side by side in steps: threads join the bits of all steps, and meet once after the last."""
+    (r,) = parts
+    steps = [x for x in loops(s.program) if x.var.name == f"{r.name}_o" and x.kind == "serial"]
+    if not steps or not asked(steps[0]):
+        return s
+    return s.then("rfactor", f"{r.name}_i").then("bits", f"{r.name}_o")
+
+
 def once(s: Scheduled, parts: list[Reduction], apart: list[Reduction]) -> Scheduled:
     """Where some lanes lie beside each other, others apart, threads share them: all meet once, after the last step."""
     if (

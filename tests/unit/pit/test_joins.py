@@ -48,3 +48,39 @@ APART: dict[str, tuple[Value, dict[str, Any]]] = {
 def test_what_needs_more_does_not(name: str) -> None:
     value, how = APART[name]
     assert not moved(value, **how)
+
+
+def begins(value: Value, rows: str = "x", **how: Any) -> bool:
+    """Whether y[i, n] = value joins the append of rows of x."""
+
+    def program(x: Any, b: Any, found: Any, count: Any, y: Any) -> None:
+        I, i, n, k = tw.axes("I i n k")
+        seen = tw.any((k,), tw.not_equal(x[I, k], 0))
+        tw.append(found, count, I, where=seen, over=I, **{"ordered": False, **how})
+        if rows:
+            y.sized({"x": x, "b": b}[rows].dim(0), b.dim(0))
+        y[i, n] = value(x, b, found, count, i, n)
+
+    made = trace(program)
+    return joins(*made.body, made.sized)
+
+
+def test_what_rows_begin_as_joins() -> None:
+    assert begins(lambda x, b, found, count, i, n: b[n])
+    assert begins(lambda x, b, found, count, i, n: b[n] * 0.0)
+
+
+NOT_BEGUN: dict[str, tuple[Value, dict[str, Any]]] = {
+    "in order": (lambda x, b, found, count, i, n: b[n], {"ordered": True}),
+    "rows of another": (lambda x, b, found, count, i, n: b[n], {"rows": "b"}),
+    "rows of nobody": (lambda x, b, found, count, i, n: b[n], {"rows": ""}),
+    "a place in the list": (lambda x, b, found, count, i, n: b[n] * found[i], {}),
+    "how many there are": (lambda x, b, found, count, i, n: b[n] * count[0], {}),
+    "a sum": (lambda x, b, found, count, i, n: b[n] * tw.sum(k := tw.axes("k")[0], x[i, k]), {}),
+}
+
+
+@pytest.mark.parametrize("name", NOT_BEGUN)
+def test_what_begins_otherwise_does_not(name: str) -> None:
+    value, how = NOT_BEGUN[name]
+    assert not begins(value, **how)
