@@ -32,7 +32,7 @@ from tilewright.ops.backend import backend_of
 from tilewright.ops.block_tiles import BUSY, WIDTHS
 from tilewright.ops.packing import from_packed
 from tilewright.ops.registry import register
-from tilewright.ops.settings import floor_pow2, pack
+from tilewright.ops.settings import pack
 from tilewright.ops.subject import DENSE, chosen
 from tilewright.pit.compact import Group, compact
 from tilewright.schedule.options import Setting
@@ -292,12 +292,9 @@ def _in_waves(size: int, rows: int, columns: int, inner: int, room: int) -> Sett
         return -(-tiles // CORES) * wave * inner / STEP + programs / CORES * SKIPPED_US
 
     made = min(TIMED[size], key=lambda t: us(*t))[0]
-    if made is not FEW_LANES:
-        return made
-    high = max(
-        -(-rows // made["bm"]), 1
-    )  # row tiles with rows side by side: others would lie between them
-    return {**made, "group": min(made["group"], floor_pow2(high))}
+    if made in (FEW, FEW_LANES) and rows <= made["bm"]:
+        return {**made, "group": 1}  # programs with rows side by side: others would lie between them
+    return made
 
 
 def usual(x: Tensor, rows: int, columns: int) -> Setting:
