@@ -292,8 +292,8 @@ def _in_waves(size: int, rows: int, columns: int, inner: int, room: int) -> Sett
         return -(-tiles // CORES) * wave * inner / STEP + programs / CORES * SKIPPED_US
 
     made = min(TIMED[size], key=lambda t: us(*t))[0]
-    if made in (FEW, FEW_LANES) and rows <= made["bm"]:
-        return {**made, "group": 1}  # programs with rows side by side: others would lie between them
+    if made in (FEW, FEW_LANES) and rows <= made["bm"]:  # those with rows would lie between others
+        return {**made, "group": 1}
     return made
 
 
