@@ -302,7 +302,7 @@ def page() -> str:
         "Made by `python scripts/tables.py` from the files in `benchmarks/results`, which `tilewright bench` wrote.",
         "Every peer ran in the same process on the same inputs; outputs were checked. On the GPU times are",
         "CUDA-graph replays with a cold second-level cache, output initialisation inside. The cache is filled by",
-        "reading; for SDDMM, pruned weights, rows, attention and the two largest graphs of SpMM it was filled by",
+        "reading; for pruned weights, rows of a product and the two largest graphs of SpMM it was filled by",
         "writing, so that calls and peers alike also paid for another's bytes on their way to memory. Hand-written",
         "kernels are given by `--probes`. `h200_tests.txt` beside the figures is the suite on that GPU, in parts",
         "(`TILEWRIGHT_TEST_GPU=1 python -m pytest -m gpu`), with what was corrected after it.",

@@ -30,7 +30,7 @@ from tilewright.pit.tiles import Costs, Tile
 FAMILIES = ("dense", "rows", "k", "blocks")
 MARGIN = 0.1
 DOUBT = 0.05
-FAR = 1.25  # a step over lists of a weight that is larger than the cache, over one that is not
+FAR = {"k": 1.25, "blocks": 1.6}  # a step over lists of a weight beyond the cache, over one that is not
 REMEMBERED = 4096
 
 
@@ -196,7 +196,7 @@ def _groups(family: str, site: Site, seen: Seen, t: Tile, costs: Costs) -> Estim
     units = groups * ceil(site.columns / t.bn) / costs.cores
     item = BYTES[site.dtype]
     far = item == 2 and site.columns * site.inner * item > costs.cache  # others wait for sums
-    each = t.gathered * (FAR if far else 1.0)
+    each = t.gathered * (FAR[family] if far else 1.0)
     longest = max(ceil(seen.longest * per), mean)
     waves = (ceil(units) - 1) * mean + longest
     return Estimate(
