@@ -30,10 +30,8 @@ from tilewright.pit.tiles import Costs, Tile
 FAMILIES = ("dense", "rows", "k", "blocks")
 MARGIN = 0.1
 DOUBT = 0.05
-FAR = {
-    "k": 1.25,
-    "blocks": 1.6,
-}  # a step over lists of a weight beyond the cache, over one that is not
+# A step over lists of a weight beyond the cache, over one that is not
+FAR = {"k": 1.25, "blocks": 1.6}
 REMEMBERED = 4096
 
 
