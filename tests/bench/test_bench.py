@@ -21,6 +21,7 @@ from tilewright.bench import (
     machine,
     main,
     probes,
+    roof,
     spmm_report,
     subject,
     tables,
@@ -32,6 +33,7 @@ from tilewright.formats import SparseTensor
 from tilewright.ops import spaces
 from tilewright.support.errors import FormatError
 from tilewright.tune.space import Param, Space
+from tilewright.view.rates import Rates
 
 TINY = graphs.GENERATED["tiny"]
 
@@ -401,3 +403,19 @@ def test_infinite_places_have_to_agree() -> None:
 def test_cpu_suite_over_the_operator(tmp_path: Path) -> None:
     (row,) = _cpu_suite(tmp_path / "r.json")["rows"]
     assert row["ok"] and row["call_ms"] > 0
+
+
+def test_floors_are_a_launch_and_bytes() -> None:
+    """By hand: 1000 rows of 32 numbers, once and for each of n entries; the first case is all overhead."""
+    rates = Rates("a machine", memory=1e9, gather=1e9)
+    rows = [
+        {"rows": 1000, "cols": 1000, "nnz": n, "width": 32, "dtype": "fp32", "over_peer": 2.0}
+        for n in (1, 100_000)
+    ]
+    once_ms = [(2000 * 32 * 4 + n * 8 + 4000) / 1e6 for n in (1, 100_000)]
+    gathered_ms = [n * 32 * 4 / 1e6 for n in (1, 100_000)]
+    assert once_ms[0] > gathered_ms[0] and once_ms[1] < gathered_ms[1]
+    rows[0]["best_ms"], rows[1]["best_ms"] = once_ms[0] + 1.0, 2 * (gathered_ms[1] + 1.0)
+    made = roof.floors(rows, rates)
+    assert made.overhead_ms == pytest.approx(1.0)
+    assert made.share == pytest.approx(0.5**0.5) and made.over_peer == pytest.approx(2.0 * 2**0.5)

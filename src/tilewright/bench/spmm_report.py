@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.bench.roof import floor_line, gathered
 from tilewright.bench.suite import spelled
 from tilewright.bench.tables import Cell, geomean, least, ratio, table, verdict
 
 Row = dict[str, Any]
 Report = tuple[str, dict[str, Any]]
 
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "float64": 8}
-
 
 def derived(row: Row) -> Row:
     """Ratios (above 1: faster than the peer) and the gather rate of the best setting."""
     pairs = [(s["probe_ms"] / s["ms"], s["probe_ms"]) for s in row["settings"] if "probe_ms" in s]
-    gathered = row["nnz"] * row["width"] * BYTES[row["dtype"]]
     best = row.get("best_ms")
     return {
         "over_probe": geomean(r for r, _ in pairs),
@@ -27,7 +25,7 @@ def derived(row: Row) -> Row:
         "over_vendor_right": ratio(row.get("vendor_right_ms"), best),
         "over_torch_eager": ratio(row.get("torch_eager_ms"), row.get("eager_ms")),
         "chosen_over_best": ratio(best, row.get("chosen_ms")),
-        "gather_tb_s": ratio(gathered / 1e9, best),
+        "gather_tb_s": ratio(gathered(row) / 1e9, best),
     }
 
 
@@ -50,6 +48,7 @@ def cuda(rows: list[Row], overhead: dict[str, float]) -> Report:
         table(header.split(), lines),
         _overhead_line(overhead),
         *_cuda_verdicts(summary),
+        *(floor_line(rows, dtype, "over_vendor") for dtype in ("fp32", "bf16")),
         *_extra(rows, summary, "best_ms"),
     ]
     return "\n".join(text), summary
