@@ -56,11 +56,10 @@ def lines(machine: Callable[[str], str]) -> list[str]:
 def at_the_floor(rows: list[dict[str, Any]], dtype: str, peer: str) -> str:
     """How near the cases of a dtype are to their floor."""
     made = floors([r for r in rows if r["dtype"] == dtype], MACHINES["H200"], peer)
-    return (
-        f"- {dtype}: at the floor ({made.overhead_ms * 1e3:.1f} us, as the fastest case takes beyond its bytes; then every "
-        f"byte once at a copy's rate, or every gathered row at the second-level cache's) it would be {made.over_peer:.2f}x; "
-        f"times reach {made.share:.0%} of that."
-    )
+    first = f"{made.overhead_ms * 1e3:.1f} us, as the fastest case takes beyond its bytes; then every byte once"
+    then = "at a copy's rate, or every gathered row at the second-level cache's"
+    told = f"it would be {made.over_peer:.2f}x; times reach {made.share:.0%} of that."
+    return f"- {dtype}: at the floor ({first} {then}) {told}"
 
 
 def rows_of_all() -> list[dict[str, Any]]:

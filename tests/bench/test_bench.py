@@ -228,6 +228,7 @@ def test_probes_are_optional(tmp_path: Path) -> None:
 def test_cuda_report_has_ratios_and_verdicts() -> None:
     setting = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1, "width": 32}
     row: dict[str, Any] = {"graph": "g", "width": 32, "dtype": "fp32", "nnz": 10**6}
+    row |= {"rows": 1000, "cols": 1000, "device": "cpu"}
     row |= {"vendor_ms": 0.02, "best_ms": 0.01, "eager_ms": 0.02, "torch_eager_ms": 0.03}
     row |= {"chosen_ms": 0.0125, "best_setting": setting}
     row["settings"] = [{"setting": setting, "ms": 0.01, "probe_ms": 0.009, "ok": True}]
