@@ -289,3 +289,21 @@ def inner_sums(a, y):  # type: ignore[no-untyped-def]
 def sums(a, y):  # type: ignore[no-untyped-def]
     i, j, k = tw.axes("i j k")
     y[i, j] = tw.sum(k, a[i, j, k])
+
+
+@tw.program
+def lesser(a: Any, b: Any, c: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.max(j, tw.minimum(a[i, j], 0.5) * b[j, i] * c[j])
+
+
+def test_work_lists_are_those_of_the_rows_that_are_walked(where: Place) -> None:
+    """b alone drives, by its columns, while a is prepared and has lists of its own rows."""
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(n, m, generator=g) for n, m in ((40, 30), (30, 40)))
+    a, b = (t * (torch.rand(t.shape, generator=g) < 0.2) for t in (a, b))
+    c = torch.rand(30, generator=g)
+    each = torch.where(b.t() != 0, a.clamp(max=0.5) * b.t() * c, -float("inf"))
+    held = [tw.SparseTensor.from_dense(t.to(where.device)).prepare() for t in (a, b)]
+    for _ in range(2):
+        close(lesser(*held, c.to(where.device)), each.amax(1).to(where.device))

@@ -22,7 +22,7 @@ from tilewright.formats.storage import parts_of, stored_dims
 from tilewright.ir.coord import Assign, Listed, Program
 from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import rank, stored
-from tilewright.ir.expr import Buffer, Expr, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
 from tilewright.ir.text import text
@@ -271,11 +271,21 @@ class Statement:
         if found is None or found.parts:
             return None
         name = homes[found.name]
+        if self.source(self.walked).partition(".")[0] != name:
+            return None  # rows of another argument are walked
         labels = E_LIST if self.nest.rows is None else LIST
         if self.views.get(name) == "csc":
             labels = T_LIST
         made = tuple(f"{name}.{n}" for n in labels)
         return (made[0].removesuffix("units"), made) if made[0] in self.names else None
+
+    @property
+    def walked(self) -> str:
+        """The array that bounds the entries of a row."""
+        entries = self.nest.rows[1].loop if self.nest.rows is not None else self.nest.edges[1]  # type: ignore[index]
+        assert isinstance(entries.lo, Load)
+        name: str = entries.lo.buffer.name
+        return name
 
     def list_parts(self) -> dict[str, str]:
         """The parts that are lists of rows, with the arguments that they are parts of."""
