@@ -296,3 +296,55 @@ def test_blocks_that_a_mask_leaves_in_doubt() -> None:
     for wrong in ((16, 0), 16, (16,), ("a", 16)):
         with pytest.raises(tw.TilewrightError, match="two numbers from 1 on"):
             tw.ops.masked_linear(x, w, mask, block=wrong)  # type: ignore[arg-type]
+
+
+# --- rows that begin where they are looked at -------------------------------------------------------
+
+
+@tw.program
+def begun(x: Any, b: Any, rows: Any, count: Any, y: Any) -> None:
+    I, k, i, n = tw.axes("I k i n")
+    seen = tw.any((k,), tw.not_equal(x[I, k], 0))
+    tw.append(rows, count, I, where=seen, over=I, ordered=False)
+    y.sized(x.dim(0), b.dim(1))
+    y[i, n] = b[0, n]
+
+
+@tw.program
+def begun_by_sums(x: Any, b: Any, rows: Any, count: Any, y: Any) -> None:
+    I, k, i, n = tw.axes("I k i n")
+    tw.append(rows, count, I, where=tw.sum(k, x[I, k]) > 1.0, over=I, ordered=False)
+    y.sized(x.dim(0), b.dim(1))
+    y[i, n] = b[0, n]
+
+
+@tw.program
+def begun_by_one(x: Any, b: Any, rows: Any, count: Any, y: Any) -> None:
+    I, i, n = tw.axes("I i n")
+    tw.append(rows, count, I, where=tw.not_equal(x[I, 0], 0), over=I, ordered=False)
+    y.sized(x.dim(0), b.dim(1))
+    y[i, n] = b[i, n] * 2.0
+
+
+BEGUN = {
+    begun: (lambda x: (x != 0).any(1), lambda b: b[:1].expand_as(b)),
+    begun_by_sums: (lambda x: x.sum(1) > 1.0, lambda b: b[:1].expand_as(b)),
+    begun_by_one: (lambda x: x[:, 0] != 0, lambda b: b * 2.0),
+}
+
+
+@pytest.mark.parametrize("size", [(5, 7, 3), (64, 16, 8), (1, 1, 1), (300, 1100, 70)], ids=str)
+@pytest.mark.parametrize("program", BEGUN, ids=lambda p: p.__name__)
+def test_rows_begin_where_they_are_looked_at(
+    program: Any, size: tuple[int, int, int], where: Place
+) -> None:
+    m, k, n = size
+    x = randn(m, k, device=where.device).abs() + 0.5
+    x[::3] = 0
+    b = randn(m, n, seed=2, device=where.device)
+    seen, value = BEGUN[program]
+    with served() as kernels:
+        rows, count, y = program(x, b)
+    close(y, value(b))
+    assert sorted(rows[: int(count)].tolist()) == seen(x).nonzero()[:, 0].tolist()
+    assert len(kernels) == (2 if where.backend == "c" else 1)

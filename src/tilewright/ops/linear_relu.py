@@ -1,7 +1,8 @@
 """tw.ops.linear_relu: a layer with ReLU, and an index of what the ReLU left, for the layer after it.
 
 On a GPU the index is made in the epilogue of the product: values are looked at while they are on chip
-(pit/joins.py). On a CPU torch multiplies, and a detector follows; so it does on a GPU without tensor cores' dtypes.
+(pit/joins.py). On a CPU torch multiplies, and a detector follows; so it does for the 32 and 64 bits of a GPU, which
+have no tensor cores.
 
     h, index = linear_relu(x, w1, b1)              # h = relu(x @ w1.T + b1)
     y = tw.linear(h, w2, b2, sparse=index)         # of each 32 rows, only the k's where one of them is not 0

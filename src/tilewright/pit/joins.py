@@ -52,15 +52,11 @@ def _begins(made: Append, begun: Assign, sized: Sized) -> bool:
     if begun.adds or begun.listed or len(begun.targets) != 1 or len(begun.targets[0].indices) != 2:
         return False
     (y,) = begun.targets
-    plain = all(isinstance(ix, Index) and ix.within is None for ix in y.indices)
-    reads = [n for n in walk(begun.values) if isinstance(n, Load)]
-    if (
-        not plain
-        or any(isinstance(n, Reduce) for n in walk(begun.values))
-        or len(set(y.indices)) != 2
-    ):
+    if any(not isinstance(ix, Index) or ix.within for ix in y.indices) or len({*y.indices}) != 2:
         return False
-    if any(n.buffer in (made.list, made.count) for n in reads):
+    read = [n.buffer for n in walk(begun.values) if isinstance(n, Load)]
+    sums = any(isinstance(n, Reduce) for n in walk(begun.values))
+    if sums or made.list in read or made.count in read:
         return False
     rows = dict(sized).get(y.buffer.name, (None,))[0]
     looked = (n for n in walk(made.where) if isinstance(n, Load))

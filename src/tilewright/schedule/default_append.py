@@ -90,16 +90,18 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
 
 
 def _begun(s: Scheduled, candidates: Loop, warps: int) -> Scheduled:
-    """Rows that begin with something: as many in a program as it looks at, 16 bytes for each thread."""
-    name = candidates.var.name
-    lane = next(x for x in loops(s.program) if x.var.name == f"{name}_i")
-    assert isinstance(lane.hi, Const)
-    rows, columns = (
-        x.var.name for x in nest_of(replace(s.program, body=s.program.body[-1:])).spatial
-    )
-    wide = max(ROW_CELLS * warps // int(lane.hi.value), WARP)
-    s = s.then("split", columns, wide).then("kind", f"{columns}_i", "lane")
-    s = s.then("split", rows, int(lane.hi.value)).then("kind", f"{rows}_i", "lane")
+    """Rows that begin with something: as many in a program as it looks at, their columns in lanes."""
+    name, known = candidates.var.name, {x.var.name: x for x in loops(s.program)}
+    nest = nest_of(replace(s.program, body=s.program.body[-1:]))
+    rows, columns = (x.var.name for x in nest.spatial)
+    lane = known.get(f"{name}_i", known.get(name))
+    high = int(lane.hi.value) if lane and lane.kind == "lane" and isinstance(lane.hi, Const) else 1
+    s = s.then("split", columns, max(ROW_CELLS * warps // high, WARP))
+    s = s.then("kind", f"{columns}_i", "lane")
+    if f"{name}_o" not in known:  # candidates were not cut: all are lanes, or each has a program
+        s = s.then("kind", rows, known[name].kind)
+        return s if known[name].kind == "lane" else s.then("merge", name, rows)
+    s = s.then("split", rows, high).then("kind", f"{rows}_i", "lane")
     return s.then("kind", f"{rows}_o", "grid").then("merge", f"{name}_o", f"{rows}_o")
 
 
