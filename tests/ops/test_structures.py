@@ -307,3 +307,19 @@ def test_work_lists_are_those_of_the_rows_that_are_walked(where: Place) -> None:
     held = [tw.SparseTensor.from_dense(t.to(where.device)).prepare() for t in (a, b)]
     for _ in range(2):
         close(lesser(*held, c.to(where.device)), each.amax(1).to(where.device))
+
+
+@tw.program
+def longest(a: Any, b: Any, y: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    y[i] = tw.sum(j, a[i, j] * tw.max(k, b[j, k]))
+
+
+def test_columns_of_a_block_have_rows_of_another_matrix(where: Place) -> None:
+    """What is inside of a block decides where entries of b begin: they are not lanes."""
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(n, m, generator=g) for n, m in ((32, 48), (48, 20)))
+    b = b * (torch.rand(b.shape, generator=g) < 0.5)
+    held = tw.SparseTensor.from_torch(a.to(where.device).to_sparse_bsr((16, 16)))
+    rows = tw.SparseTensor.from_dense(b.to(where.device))
+    close(longest(held, rows), (a @ b.amax(1)).to(where.device))

@@ -114,6 +114,8 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     s = _features(s, nest, setting)
     gang = inside_blocks(nest)
     for r in nest.reductions:
+        if r.constant and bounds_another(nest, r):
+            continue  # one after the other: each has entries of its own
         around = gang[0].name if gang is not None and r is gang[1] else ""
         if around and laned(r) and setting.get("blocks", 1) > 1:
             s = _several(s, around, r.name, setting["blocks"])
