@@ -277,7 +277,7 @@ def k_lists(dtype: torch.dtype, rows: int, lists: int) -> Setting:
 
 def rows_tiles(x: Tensor, rows: int, columns: int, room: int | None = None) -> Setting:
     """Tiles for some rows of x, in whole waves over the multiprocessors; room: rows that programs are launched for."""
-    size = 4 if x.dtype == torch.float32 else x.dtype.itemsize
+    size = x.dtype.itemsize
     if backend_of(x.device) != "triton" or size not in TIMED or torch.compiler.is_compiling():
         return usual(x, rows, columns)
     return _in_waves(size, rows, columns, x.shape[1], x.shape[0] if room is None else room)
