@@ -35,7 +35,7 @@ def load(name: str) -> dict[str, Any]:
 
 def lines(machine: Callable[[str], str]) -> list[str]:
     return [
-        "## SpMM on the H200: best of fourteen settings, and how much faster than the best cuSPARSE algorithm",
+        "## SpMM on the H200: best of sixteen settings, and how much faster than the best cuSPARSE algorithm",
         "",
         machine("h200_spmm"),
         "",

@@ -162,10 +162,12 @@ def compile_triton(
     t = to_tile(p, setting, divisors, known or {}, log, schedule)
     options = options or TritonOptions(setting.get("warps", 4), setting.get("stages", 3))
     options = replace(options, fuse=options.fuse and not compares(p))
-    source = log.keep("triton", triton.emit_triton(t, options.precision))
+    here = target is None and build_triton.interpreted()
+    threads = 0 if here else 32 * options.warps
+    source = log.keep("triton", triton.emit_triton(t, options.precision, threads))
     grid = kernel.python_of(t.grid, [v.name for v in t.sizes])
     params = triton.parameters(t)
-    if target is None and build_triton.interpreted():
+    if here:
         call = kernel.interpreted_caller(build_triton.load(source, t.name), grid)
         return _kernel(t, "triton", log, call, setting)
     loose = {f"{name}_ptr" for name in tile.loose(t)}

@@ -24,7 +24,7 @@ from tilewright.formats import SparseTensor
 
 FILES = ("dlmc_*.npz", "gunrock_*.npz")
 COLUMNS, QUICK_COLUMNS = (128, 512, 2048), (128,)
-SETTINGS, QUICK_SETTINGS = 14, 1
+SETTINGS, QUICK_SETTINGS = 16, 1
 SLACK = 4.0
 SPARSEST, GAIN = 0.051, 1.2
 GATHER = 8.8e12  # bytes a second that rows are gathered at from an H200's second-level cache

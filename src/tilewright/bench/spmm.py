@@ -30,7 +30,7 @@ GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 QUICK_GRAPHS = "cora tiny arxiv-sized".split()
 WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
-SETTINGS, QUICK_SETTINGS = 14, 3
+SETTINGS, QUICK_SETTINGS = 16, 3
 PROBED = 5  # the first settings are those that the probe names as its own
 PEER_SLACK = 4.0  # a peer may round more often
 

@@ -64,14 +64,21 @@ def parameters(p: tile.Program) -> list[tuple[str, str]]:
     return made + [(v.name, SIGNATURE[v.dtype]) for v in p.scalars]
 
 
-def emit_triton(p: tile.Program, precision: str = "ieee") -> str:
-    """The text of a module with one kernel."""
-    return _Printer(dict(p.dims), precision).module(p)
+def emit_triton(p: tile.Program, precision: str = "ieee", threads: int = 0) -> str:
+    """The text of a module with one kernel. threads: of a program on a GPU, whose own instructions it then has."""
+    return _Printer(dict(p.dims), precision, _pairs(p, threads) if threads else set()).module(p)
+
+
+def _pairs(p: tile.Program, threads: int) -> set[Var]:
+    """Tiles of which a thread holds neighbours: two of 16 bits are widened by one instruction each, not three."""
+    dims = dict(p.dims)
+    half = {v: held for v, held in p.types if v.dtype == "bf16" and len(held) > 1}
+    return {v for v, held in half.items() if math.prod(dims[d] for d in held) >= 2 * threads}
 
 
 class _Printer:
-    def __init__(self, dims: dict[str, int], precision: str) -> None:
-        self.dims, self.precision = dims, precision
+    def __init__(self, dims: dict[str, int], precision: str, pairs: set[Var]) -> None:
+        self.dims, self.precision, self.pairs = dims, precision, pairs
 
     def module(self, p: tile.Program) -> str:
         args = ", ".join(n for n, _ in parameters(p))
@@ -174,6 +181,8 @@ class _Printer:
                 return f"tl.cast({self.expr(a)}, {TYPES[d]})"
             case Cast("f16" | "bf16" as d, a) if dtype_of(a) not in FLOATS:
                 return f"{self.expr(a, 9)}.to(tl.float32).to({TYPES[d]})"
+            case Cast("f32", Var() as a) if a in self.pairs:
+                return f"tw_widen({a.name})"
             case Cast(d, a):
                 return f"{self.expr(a, 9)}.to({TYPES[d]})"
         return self.tile_expr(e)

@@ -15,6 +15,12 @@ import re
 _CALL = re.compile(r"\btw_\w+")
 
 _TEXTS = (
+    '''
+def tw_widen(x):
+    """bf16 -> f32, two at once: the lower half of a word moved up, and the upper half alone"""
+    asm: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+    return tl.inline_asm_elementwise(asm, "=r,=r,r", [x], dtype=tl.float32, is_pure=True, pack=2)
+''',
     """
 def tw_max(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

@@ -245,10 +245,13 @@ class _Lower:
         cond = self.t.value(c)
         if cond.lanes:
             raise refuse("if", f"{c} differs from lane to lane", "use a guard")
+        outside = dict(self.t.env)
         with self.t.into() as yes:
             self.block(then)
+        self.t.env = dict(outside)  # lanes that were opened there are not here
         with self.t.into() as no:
             self.block(orelse)
+        self.t.env = outside
         self.t.push(tile.If(cond.e, tuple(yes), tuple(no)))
 
     # --- reductions -------------------------------------------------------------------------------

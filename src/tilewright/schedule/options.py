@@ -20,6 +20,9 @@ from dataclasses import dataclass
 Setting = dict[str, int]
 WARPS = 4  # of a program that does not say
 GRAIN = 256  # likewise, iterations of a C loop
+ENDS = (
+    4  # the last, incomplete round of unrolled copies has a quarter of them, two or three, or all
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class TritonOptions:
             "debug": False,
             "sanitize_overflow": False,
         }
+
+
+def fewest(unroll: int) -> int:
+    """The copies of the shortest round of an unrolled loop over rows of a few entries."""
+    return max(unroll // ENDS, 1)
 
 
 def gather_registers(setting: Setting, half: bool) -> int | None:

@@ -36,10 +36,12 @@ from tilewright.schedule.legal import (
     fresh,
     in_order,
     republished,
+    taken,
     uneven,
     unused,
     within,
 )
+from tilewright.schedule.options import fewest
 
 UNIT = ("trip", "nth", "pieces", "slot")
 SEGMENT = ("row", "start", "stop")
@@ -148,7 +150,7 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
         held = Var(fresh(p, "held"), "b1")
         bounds = (stmt.Let(held, reduce(and_, m.guards)), stmt.Guard(held, bounds))
         bounded = live & held
-    over = _entries(p, m, longest, const(1), unroll)
+    over = _instead(m, lambda: _turns(p, m, longest, 1, unroll))
 
     def guard(s: stmt.Stmt) -> list[stmt.Stmt] | None:
         if _beside(s, m.entries) and _read_by(m.rows, s.body):
@@ -191,31 +193,77 @@ def _guard_stores(body: tuple[stmt.Stmt, ...], live: Expr) -> tuple[stmt.Stmt, .
     )
 
 
-def _entries(
-    p: flat.Program, m: _Rows, trip: Expr, step: Expr, unroll: int, across: int = 0
+def _instead(
+    m: _Rows, made: Callable[[], list[stmt.Stmt]]
 ) -> Callable[[stmt.Stmt], list[stmt.Stmt] | None]:
+    """The loop over entries replaced."""
+    return lambda s: made() if s is m.entries else None
+
+
+def _turns(
+    p: flat.Program,
+    m: _Rows,
+    trip: Expr,
+    step: int,
+    unroll: int,
+    across: int = 0,
+    held: set[str] | None = None,
+) -> list[stmt.Stmt]:
     """The loop over entries as `serial t in 0:trip: p = start + t * step, where p < stop`.
 
     Unrolled copies may run past the trip count: their own guard covers that. across: as many entries side by side.
     """
+    t, t_o, q, e = (Var(fresh(p, n, held), "i32") for n in ("t", "t_o", "q", "e"))
+    if unroll == 1:
+        return [Loop(t, const(0), trip, "serial", _turn(m, t, step, across, e))]
+    copies = _copies(m, t_o * unroll, unroll, q, t, step, across, e)
+    return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
 
-    def rule(s: stmt.Stmt) -> list[stmt.Stmt] | None:
-        if s is not m.entries:
-            return None
-        t, t_o, q, e = (Var(fresh(p, n), "i32") for n in ("t", "t_o", "q", "e"))
-        first = m.start + t * step
-        body: tuple[stmt.Stmt, ...] = (
-            stmt.Let(m.entries.var, first + e if across else first),
-            stmt.Guard(m.entries.var < m.stop, m.entries.body),
-        )
-        if across:
-            body = (Loop(e, const(0), const(across), "lane", body),)
-        if unroll == 1:
-            return [Loop(t, const(0), trip, "serial", body)]
-        copies = Loop(q, const(0), const(unroll), "unroll", (stmt.Let(t, t_o * unroll + q), *body))
-        return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
 
-    return rule
+def _exact_turns(
+    p: flat.Program, m: _Rows, trip: Expr, unroll: int, held: set[str]
+) -> list[stmt.Stmt]:
+    """The same for rows of a few entries: what is left after the whole rounds has rounds of fewer copies.
+
+    t_o in 0:rounds: unroll q in 8 ...;  if 4 < left: unroll q in 6 ... else: if 2 < left: unroll q in 4 ...
+    """
+    least = fewest(unroll)
+    if least == unroll:
+        return _turns(p, m, trip, 1, unroll, 0, held)
+
+    def copies(first: Expr, many: int) -> Loop:
+        q, t = (Var(fresh(p, n, held), "i32") for n in ("q", "t"))
+        return _copies(m, first, many, q, t, 1)
+
+    t_o, rounds, begun = (Var(fresh(p, n, held), "i32") for n in ("t_o", "rounds", "begun"))
+    whole = Loop(t_o, const(0), rounds, "serial", (copies(t_o * unroll, unroll),))
+    rest: tuple[stmt.Stmt, ...] = ()
+    for many in range(least, unroll, least):
+        rest = (stmt.If(begun + (many - least) < trip, (copies(begun, many),), rest),)
+    head = stmt.Let(rounds, (trip + (least - 1)) // unroll)
+    return [head, whole, stmt.Let(begun, rounds * unroll), *rest]
+
+
+def _copies(
+    m: _Rows,
+    first: Expr,
+    many: int,
+    q: Var,
+    t: Var,
+    step: int,
+    across: int = 0,
+    e: Var | None = None,
+) -> Loop:
+    body = (stmt.Let(t, first + q), *_turn(m, t, step, across, e))
+    return Loop(q, const(0), const(many), "unroll", body)
+
+
+def _turn(m: _Rows, t: Var, step: int, across: int, e: Var | None) -> tuple[stmt.Stmt, ...]:
+    """One entry of every lane, or several side by side."""
+    first = m.start + (t if step == 1 else t * step)
+    at = first + e if across and e is not None else first
+    body = (stmt.Let(m.entries.var, at), stmt.Guard(m.entries.var < m.stop, m.entries.body))
+    return (Loop(e, const(0), const(across), "lane", body),) if across and e is not None else body
 
 
 def work_list(
@@ -267,7 +315,7 @@ def _parts(
     p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, lanes: int, across: int, unroll: int
 ) -> Loop:
     u, trip = Var(fresh(p, "u")), Var("unit_trip", units.dtype)
-    body = splice(m.rows.body, _entries(p, m, trip, const(across), unroll, across))
+    body = splice(m.rows.body, _instead(m, lambda: _turns(p, m, trip, across, unroll, across)))
     live = stmt.Guard(Const(0, segs.dtype) <= m.rows.var, body)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*_segment(m, segs, u, lanes), live))
     head = stmt.Let(trip, Load(units, (u * len(UNIT),)))
@@ -278,19 +326,22 @@ def _unit_loop(
     p: flat.Program, m: _Rows, units: Buffer, segs: Buffer, lanes: int, unroll: int, shared: int
 ) -> Loop:
     u = Var(fresh(p, "u"))
-    field = {n: Var(f"unit_{n}", units.dtype) for n in UNIT}
+    field = {
+        n: stmt.Let(Var(f"unit_{n}", units.dtype), Load(units, (u * len(UNIT) + k,)))
+        for k, n in enumerate(UNIT)
+    }
+    trip, pieces = field["trip"].var, field["pieces"].var
     wide, live = Var("wide", "b1"), Var("live", "b1")
-    step, first = Var("step", segs.dtype), u * (len(SEGMENT) * lanes)
-    one, zero, i = Const(1, segs.dtype), Const(0, segs.dtype), m.rows.var
-    head: list[stmt.Stmt] = [
-        stmt.Let(v, Load(units, (u * len(UNIT) + n,))) for n, v in enumerate(field.values())
-    ]
-    head += [
-        stmt.Let(wide, zero < field["pieces"]),
-        stmt.Let(step, select(wide, Const(lanes, segs.dtype), one)),
-    ]
+    first, held = u * (len(SEGMENT) * lanes), taken(p)
+    zero, i = Const(0, segs.dtype), m.rows.var
+    head = (field["trip"], field["pieces"], stmt.Let(wide, zero < pieces))
     inside = [*_segment(m, segs, u, lanes), stmt.Let(live, zero <= i)]
-    body = splice(m.rows.body, _entries(p, m, field["trip"], step, unroll))
+
+    def turns() -> list[stmt.Stmt]:
+        spread = _turns(p, m, trip, lanes, unroll, 0, held)
+        return [stmt.If(wide, tuple(spread), tuple(_exact_turns(p, m, trip, unroll, held)))]
+
+    body = splice(m.rows.body, _instead(m, turns))
     body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes, shared)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
     return Loop(u, const(0), units.shape[0], "grid", (*head, lane))
@@ -299,7 +350,7 @@ def _unit_loop(
 def _finish(
     m: _Rows,
     body: tuple[stmt.Stmt, ...],
-    field: dict[str, Var],
+    field: dict[str, stmt.Let],
     wide: Var,
     live: Var,
     row_of: Load,
@@ -315,7 +366,7 @@ def _finish(
         )
     init = body[at]
     assert isinstance(init, stmt.Init)
-    loop = next((n for n, s in enumerate(body) if n > at and isinstance(s, Loop)), None)
+    loop = next((n for n, s in enumerate(body) if n > at and _folds(s, init)), None)
     if loop is None or any(isinstance(s, stmt.Init) for s in body[at + 1 :]):
         raise illegal("work_list", "there is more than one reduction over the entries of a row")
     after = body[loop + 1 :]
@@ -327,7 +378,8 @@ def _finish(
         if isinstance(s, stmt.Let):
             table[s.var] = Var(f"{s.var.name}_row", s.var.dtype)
     once = substitute(after, table)
-    slot, nth, pieces = field["slot"], field["nth"], field["pieces"]
+    slot, nth, pieces = (field[n].var for n in ("slot", "nth", "pieces"))
+    place = (field["slot"], field["nth"])  # asked for by pieces alone
     joined: tuple[stmt.Stmt, ...] = (
         stmt.Init(whole, init.monoid),
         Loop(m.r, const(0), const(lanes), "lane", (stmt.Join(whole, init.monoid, init.state),)),
@@ -339,11 +391,16 @@ def _finish(
         many = Var("unit_many", pieces.dtype)
         count = stmt.Let(many, select(wide, pieces, Const(0, pieces.dtype) - pieces))
         publish = stmt.Publish(init.state, init.monoid, slot, nth, many, done)
-        ending = stmt.If(many < Const(2, pieces.dtype), done, (publish,))
+        ending = stmt.If(many < Const(2, pieces.dtype), done, (*place, publish))
         return (*body[: loop + 1], count, ending)
     publish = stmt.Publish(whole, init.monoid, slot, nth, pieces, once)
-    joined = (*joined, stmt.If(eq(pieces, 1), once, (publish,)))
+    joined = (*joined, stmt.If(eq(pieces, 1), once, (*place, publish)))
     return (*body[: loop + 1], stmt.If(wide, joined, each))
+
+
+def _folds(s: stmt.Stmt, into: stmt.Init) -> bool:
+    """Whether a statement is where a reduction is done."""
+    return any(isinstance(x, stmt.Fold) and x.state == into.state for x in within((s,)))
 
 
 def _descend(

@@ -13,16 +13,21 @@ RESERVED = frozenset(
 
 
 class Names:
-    """A counter for each stem."""
+    """A counter for each stem; no name is given twice, be it as another stem: r1, then r, r2."""
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
+        self.given: set[str] = set()
 
     def fresh(self, stem: str) -> str:
         stem = clean(stem)
-        n = self.used.get(stem, 0)
-        self.used[stem] = n + 1
-        return f"{stem}{n}" if n else stem
+        while True:
+            n = self.used.get(stem, 0)
+            self.used[stem] = n + 1
+            made = f"{stem}{n}" if n else stem
+            if made not in self.given:
+                self.given.add(made)
+                return made
 
 
 def plain(name: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, hypot, log2, sqrt
 
-from tilewright.schedule.options import Setting, gather_registers
+from tilewright.schedule.options import Setting, fewest, gather_registers
 from tilewright.tune.machine import Machine
 from tilewright.tune.statistics import Statistics
 
@@ -64,11 +64,13 @@ def rank(model: Model, settings: Iterable[Setting]) -> list[tuple[Setting, Terms
 
 @dataclass(frozen=True)
 class _Programs:
-    """Programs of one kind: how many, the steps of a lane in each, and whether they are pieces of cut rows."""
+    """Programs of one kind: how many, the steps of a lane in each, whether they are pieces of cut rows, and whether
+    their last round of steps may be a short one."""
 
     many: float
     steps: float
     cut: bool = False
+    exact: bool = False
 
 
 def lists(s: Statistics, span: int, itemsize: int, m: Machine) -> Model:
@@ -81,7 +83,7 @@ def lists(s: Statistics, span: int, itemsize: int, m: Machine) -> Model:
             if top <= p["long"]:
                 parts = min(ranges, max(1, ceil(mean * p["rows"])))
                 steps = ceil(mean) if parts == 1 else ceil(mean / parts + sqrt(mean / parts))
-                kinds.append(_Programs(many * parts / p["rows"], steps, parts > 1))
+                kinds.append(_Programs(many * parts / p["rows"], steps, parts > 1, True))
                 longest = max(longest, min(top, s.longest))
                 continue
             cuts = ceil(mean / ranges / p["chunk"]) * ranges
@@ -132,10 +134,11 @@ def _rows(
     per_entry = m.entry + m.each * held * (0.6 if itemsize == 2 else 1.0)
     waiting = instructions = many = 0.0
     for k in kinds:
-        rounds = ceil(k.steps / unroll)
+        rounds, at_once = ceil(k.steps / unroll), fewest(unroll) if k.exact else unroll
         many += k.many * tiles
         waiting += k.many * tiles * (m.start + rounds * per_round + m.join * k.cut)
-        instructions += k.many * tiles * p["warps"] * (m.begin + rounds * unroll * per_entry)
+        copies = ceil(k.steps / at_once) * at_once
+        instructions += k.many * tiles * p["warps"] * (m.begin + copies * per_entry)
     ranges = p.get("columns", 1)
     row = s.cols * itemsize / ranges
     near = 1 / (1 + (row * (p["width"] if p.get("outer") else span) / m.cache) ** 2)
