@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from ops.matrices import KINDS, close, matrix, randn, reduced
@@ -305,6 +307,28 @@ def test_entries_read_once(tiled: Place) -> None:
     for stage in ("scheduled", "tile"):
         said = plan.kernel.stages[stage]
         assert text(parse(said)).strip() == said.strip()
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_every_length(tiled: Place, unroll: int, dtype: torch.dtype) -> None:
+    """Rounds of unrolled copies, whole and short ones, and rows that are cut in pieces."""
+    lengths = torch.arange(27)
+    dense = (torch.arange(31)[None, :] < lengths[:, None]) * randn(27, 31)
+    dense, x = dense.to(tiled.device, dtype), randn(31, 40, device=tiled.device).to(dtype)
+    setting = {"rows": 4, "unroll": unroll, "long": 18, "chunk": 20, "warps": 1}
+    plan = tw.spmm.plan(tw.SparseTensor.from_dense(dense), x, setting)
+    plan.launch()
+    close(plan.out, (dense.double() @ x.double()).to(dtype))
+
+
+def test_last_rounds_are_short(tiled: Place) -> None:
+    """Steps that no lane has are not done: rounds of 2, 4 and 6 beside those of 8."""
+    A = tw.SparseTensor.from_dense(matrix(40, 30, device=tiled.device))
+    setting = {"rows": 4, "unroll": 8, "long": 8, "chunk": 16, "warps": 1}
+    plan = tw.spmm.plan(A, randn(30, 16, device=tiled.device), setting)
+    found = re.findall(r"static_range\((\d+)\)", plan.kernel.stages["triton"])
+    assert sorted(map(int, found)) == [2, 4, 6, 8, 8]
 
 
 @pytest.mark.parametrize("width", [32, 128, 130, 512])

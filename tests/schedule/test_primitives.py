@@ -49,6 +49,8 @@ TAKEN = [
     ("spmm-max", "fuse(i, f); kind(i_f, grid); persistent(i_f, 3)", ALL),
     ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 2)", ALL - {"c"}),
     ("spmm-max", "lane(f, 16); work_list(i, p_j, 4, 2, 1)", ALL - {"c"}),
+    ("spmm-mean", "lane(f, 16); work_list(i, p_j, 2, 4)", ALL - {"c"}),
+    ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 8, 1)", ALL - {"c"}),
     ("rows-linear", "split(d, 2); split_reduction(d_o, atomic)", ALL),
     ("rows-linear", "split(d, 2); split_reduction(d_o, atomic); kind(r, grid); lane(o, 16)", ALL),
     ("rows-linear", "split_reduction(d, atomic); lane(r, 16); lane(o, 16)", ALL),

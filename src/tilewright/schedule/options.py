@@ -47,11 +47,6 @@ class TritonOptions:
         }
 
 
-def fewest(unroll: int) -> int:
-    """The copies of the shortest round of an unrolled loop over rows of a few entries."""
-    return max(unroll // ENDS, 1)
-
-
 def gather_registers(setting: Setting, half: bool) -> int | None:
     """The bound on registers of a work-list kernel (measured).
 

@@ -8,7 +8,8 @@ something done for each entry.
 rows, one in each lane; else one piece of a long row, spread over the lanes), slot; its segments are R rows
 (-1: none), R starts and R ends, at a place known from the unit's number, so that they load beside it.
 Parts of a bucketed format merge by these parameters, not by branches; rows cut in pieces are combined in
-order (`Publish`), so that the result does not depend on timing and nothing has to be zeroed.
+order (`Publish`), so that the result does not depend on timing and nothing has to be zeroed. Whole rows end in a round
+of as many copies as they have left, or nearly so: with a few entries each, most of a whole round would find nothing.
 `work_list(p, i, p_j, R, 1, 1)`: rows side by side may be in pieces as well, as those of ranges of columns are. Their
 number is then negative; what a unit has is left as it is, lane by lane, and joined after all pieces were combined.
 
@@ -41,8 +42,9 @@ from tilewright.schedule.legal import (
     unused,
     within,
 )
-from tilewright.schedule.options import fewest
 
+# The last, incomplete round of unrolled copies has a quarter of them, two or three, or all.
+ENDS = 4
 UNIT = ("trip", "nth", "pieces", "slot")
 SEGMENT = ("row", "start", "stop")
 
@@ -215,15 +217,20 @@ def _turns(
     """
     t, t_o, q, e = (Var(fresh(p, n, held), "i32") for n in ("t", "t_o", "q", "e"))
     if unroll == 1:
-        return [Loop(t, const(0), trip, "serial", _turn(m, t, step, across, e))]
-    copies = _copies(m, t_o * unroll, unroll, q, t, step, across, e)
+        return [Loop(t, const(0), trip, "serial", _turn(m, t, step, e, across))]
+    copies = _copies(t_o * unroll, unroll, q, t, _turn(m, t, step, e, across))
     return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
+
+
+def fewest(unroll: int) -> int:
+    """The copies in the shortest round of an unrolled loop over rows of a few entries."""
+    return max(unroll // ENDS, 1)
 
 
 def _exact_turns(
     p: flat.Program, m: _Rows, trip: Expr, unroll: int, held: set[str]
 ) -> list[stmt.Stmt]:
-    """The same for rows of a few entries: what is left after the whole rounds has rounds of fewer copies.
+    """The same for rows of a few entries: what is left after the whole rounds has a round of fewer copies.
 
     t_o in 0:rounds: unroll q in 8 ...;  if 4 < left: unroll q in 6 ... else: if 2 < left: unroll q in 4 ...
     """
@@ -233,7 +240,7 @@ def _exact_turns(
 
     def copies(first: Expr, many: int) -> Loop:
         q, t = (Var(fresh(p, n, held), "i32") for n in ("q", "t"))
-        return _copies(m, first, many, q, t, 1)
+        return _copies(first, many, q, t, _turn(m, t, 1))
 
     t_o, rounds, begun = (Var(fresh(p, n, held), "i32") for n in ("t_o", "rounds", "begun"))
     whole = Loop(t_o, const(0), rounds, "serial", (copies(t_o * unroll, unroll),))
@@ -244,26 +251,21 @@ def _exact_turns(
     return [head, whole, stmt.Let(begun, rounds * unroll), *rest]
 
 
-def _copies(
-    m: _Rows,
-    first: Expr,
-    many: int,
-    q: Var,
-    t: Var,
-    step: int,
-    across: int = 0,
-    e: Var | None = None,
-) -> Loop:
-    body = (stmt.Let(t, first + q), *_turn(m, t, step, across, e))
-    return Loop(q, const(0), const(many), "unroll", body)
+def _copies(first: Expr, many: int, q: Var, t: Var, turn: tuple[stmt.Stmt, ...]) -> Loop:
+    """As many turns, from the first on."""
+    return Loop(q, const(0), const(many), "unroll", (stmt.Let(t, first + q), *turn))
 
 
-def _turn(m: _Rows, t: Var, step: int, across: int, e: Var | None) -> tuple[stmt.Stmt, ...]:
-    """One entry of every lane, or several side by side."""
-    first = m.start + (t if step == 1 else t * step)
-    at = first + e if across and e is not None else first
+def _turn(
+    m: _Rows, t: Var, step: int, e: Var | None = None, across: int = 0
+) -> tuple[stmt.Stmt, ...]:
+    """One entry of every lane; across: as many side by side, in a lane e."""
+    first = m.start + t * step
+    at = first if e is None or not across else first + e
     body = (stmt.Let(m.entries.var, at), stmt.Guard(m.entries.var < m.stop, m.entries.body))
-    return (Loop(e, const(0), const(across), "lane", body),) if across and e is not None else body
+    if e is None or not across:
+        return body
+    return (Loop(e, const(0), const(across), "lane", body),)
 
 
 def work_list(

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, hypot, log2, sqrt
 
-from tilewright.schedule.options import Setting, fewest, gather_registers
+from tilewright.schedule.options import Setting, gather_registers
+from tilewright.schedule.work import fewest
 from tilewright.tune.machine import Machine
 from tilewright.tune.statistics import Statistics
 
