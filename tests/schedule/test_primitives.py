@@ -127,6 +127,7 @@ REFUSED = [
     ("spmm-sum", "kind(i, grid); fuse(i, f)", "they are grid and serial"),
     ("sddmm", "fuse(p_i, k)", "k is not alone inside p_i"),
     ("spmm-sum", "kind(i, grid); unroll(i, 2)", "it is a grid loop"),
+    ("rows-wide", "split_reduction(d, atomic); jam(o, 4)", "d is a grid loop, and would stand in two"),
     ("spmm-sum", "unroll(p_j, 0)", "0 is less than 1"),
     ("spmm-sum", "jam(p_j, 2)", "it carries the reduction acc"),
     ("spmm-sum", "jam(f, 1)", "1 is less than 2"),

@@ -86,6 +86,12 @@ class _Lower:
         found = [s for s in walk(self.p.body) if isinstance(s, Loop) and s.kind == "grid"]
         rank = {n: k for k, n in enumerate(self.p.order)}
         self.grids = sorted(found, key=lambda g: rank.get(g.var.name, len(rank)))
+        for n, g in enumerate(found):
+            inside = [x for x in walk(g.body) if isinstance(x, Loop) and x.kind == "grid"]
+            apart = [x for x in found[n + 1 :] if x not in inside]
+            if apart:
+                why = f"programs over {apart[0].var.name} stand beside it in one launch"
+                raise refuse(f"grid loop {g.var.name}", why, "keep one of them serial", g)
         for g in self.grids:
             if not all(v in self.p.sizes for v in walk(g.hi) if isinstance(v, Var)) or reads(g.hi):
                 why = f"its extent {g.hi} is not known before the launch"

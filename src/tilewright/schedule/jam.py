@@ -32,6 +32,10 @@ def jam(p: flat.Program, name: str, factor: int) -> flat.Program:
         independent(what, s)
         if any(isinstance(n, stmt.Append | stmt.Publish) for n in within(s.body)):
             raise illegal(what, "its turns share a list or pieces of rows", ir=s)
+        grids = [n.var.name for n in within(s.body) if isinstance(n, Loop) and n.kind == "grid"]
+        if grids:
+            reason = f"{grids[0]} is a grid loop, and would stand in two places"
+            raise illegal(what, reason, f"take this step before {grids[0]} becomes one", ir=s)
         outer = Var(f"{name}_o")
         first, whole = (Var(fresh(p, f"{name}_{n}", held), s.var.dtype) for n in ("first", "whole"))
         copies = []
