@@ -30,7 +30,7 @@ GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 QUICK_GRAPHS = "cora tiny arxiv-sized".split()
 WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
-SETTINGS, QUICK_SETTINGS = 16, 3
+QUICK_SETTINGS = 3
 PROBED = 5  # the first settings are those that the probe names as its own
 PEER_SLACK = 4.0  # a peer may round more often
 
@@ -87,8 +87,9 @@ def _widths(run: Run) -> tuple[int, ...]:
 
 
 def _settings(run: Run) -> list[dict[str, Any]]:
-    usual = QUICK_SETTINGS if run.options.quick else SETTINGS
-    return subject.settings("spmm")[: run.options.settings or usual]
+    known = subject.settings("spmm")
+    usual = QUICK_SETTINGS if run.options.quick else len(known)
+    return known[: run.options.settings or usual]
 
 
 def _subject(graph: Graph, dtype: torch.dtype, work: dict[tuple[int, ...], Any]) -> Subject:

@@ -43,8 +43,6 @@ N_SLOTS = Var("n_slots")
 
 def lower_to_tile(p: flat.Program) -> tile.Program:
     """Stage III -> tile form."""
-    if sum(any(isinstance(n, Loop) and n.kind == "grid" for n in walk(s)) for s in p.body) > 1:
-        raise refuse(p.name, "it has several nests with grid loops", "compile each on its own")
     check_reads(p)
     check_splits(p)
     lower = _Lower(p)
@@ -91,7 +89,7 @@ class _Lower:
             apart = [x for x in found[n + 1 :] if x not in inside]
             if apart:
                 why = f"programs over {apart[0].var.name} stand beside it in one launch"
-                raise refuse(f"grid loop {g.var.name}", why, "keep one of them serial", g)
+                raise refuse(f"grid loop {g.var.name}", why, "compile each on its own", g)
         for g in self.grids:
             if not all(v in self.p.sizes for v in walk(g.hi) if isinstance(v, Var)) or reads(g.hi):
                 why = f"its extent {g.hi} is not known before the launch"

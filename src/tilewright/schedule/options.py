@@ -20,9 +20,6 @@ from dataclasses import dataclass
 Setting = dict[str, int]
 WARPS = 4  # of a program that does not say
 GRAIN = 256  # likewise, iterations of a C loop
-ENDS = (
-    4  # the last, incomplete round of unrolled copies has a quarter of them, two or three, or all
-)
 
 
 @dataclass(frozen=True)

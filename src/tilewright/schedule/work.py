@@ -7,9 +7,10 @@ something done for each entry.
 `work_list(p, i, p_j, R)`: units made at run time. A unit is four integers: trip count, piece, pieces (0: whole
 rows, one in each lane; else one piece of a long row, spread over the lanes), slot; its segments are R rows
 (-1: none), R starts and R ends, at a place known from the unit's number, so that they load beside it.
-Parts of a bucketed format merge by these parameters, not by branches; rows cut in pieces are combined in
-order (`Publish`), so that the result does not depend on timing and nothing has to be zeroed. Whole rows end in a round
-of as many copies as they have left, or nearly so: with a few entries each, most of a whole round would find nothing.
+Parts of a bucketed format merge by these parameters into one launch; rows cut in pieces are combined in order
+(`Publish`), so that the result does not depend on timing and nothing has to be zeroed. Whole rows and pieces have a
+loop each, whose step is a constant; whole rows end in a round of as many copies as they have left, or nearly so: with a
+few entries each, most of a whole round would find nothing.
 `work_list(p, i, p_j, R, 1, 1)`: rows side by side may be in pieces as well, as those of ranges of columns are. Their
 number is then negative; what a unit has is left as it is, lane by lane, and joined after all pieces were combined.
 
@@ -216,9 +217,10 @@ def _turns(
     Unrolled copies may run past the trip count: their own guard covers that. across: as many entries side by side.
     """
     t, t_o, q, e = (Var(fresh(p, n, held), "i32") for n in ("t", "t_o", "q", "e"))
+    turn = _turn(m, t, step, (e, across) if across else None)
     if unroll == 1:
-        return [Loop(t, const(0), trip, "serial", _turn(m, t, step, e, across))]
-    copies = _copies(t_o * unroll, unroll, q, t, _turn(m, t, step, e, across))
+        return [Loop(t, const(0), trip, "serial", turn)]
+    copies = _copies(t_o * unroll, unroll, q, t, turn)
     return [Loop(t_o, const(0), (trip + (unroll - 1)) // unroll, "serial", (copies,))]
 
 
@@ -257,15 +259,13 @@ def _copies(first: Expr, many: int, q: Var, t: Var, turn: tuple[stmt.Stmt, ...])
 
 
 def _turn(
-    m: _Rows, t: Var, step: int, e: Var | None = None, across: int = 0
+    m: _Rows, t: Var, step: int, across: tuple[Var, int] | None = None
 ) -> tuple[stmt.Stmt, ...]:
-    """One entry of every lane; across: as many side by side, in a lane e."""
-    first = m.start + t * step
-    at = first if e is None or not across else first + e
-    body = (stmt.Let(m.entries.var, at), stmt.Guard(m.entries.var < m.stop, m.entries.body))
-    if e is None or not across:
-        return body
-    return (Loop(e, const(0), const(across), "lane", body),)
+    """One entry of every lane; across: a lane of as many side by side."""
+    at = m.start + t * step
+    let = stmt.Let(m.entries.var, at if across is None else at + across[0])
+    body = (let, stmt.Guard(m.entries.var < m.stop, m.entries.body))
+    return body if across is None else (Loop(across[0], const(0), const(across[1]), "lane", body),)
 
 
 def work_list(
