@@ -322,13 +322,25 @@ def test_rows_of_every_length(tiled: Place, unroll: int, dtype: torch.dtype) -> 
     close(plan.out, (dense.double() @ x.double()).to(dtype))
 
 
+def rounds_of(device: torch.device) -> list[tuple[int, str]]:
+    """The unrolled rounds of a kernel over a work list: copies and body of each, in the order of the text."""
+    A = tw.SparseTensor.from_dense(matrix(40, 30, device=device))
+    setting = {"rows": 4, "unroll": 8, "long": 8, "chunk": 16, "warps": 1}
+    plan = tw.spmm.plan(A, randn(30, 16, device=device), setting)
+    _, *parts = re.split(r"static_range\((\d+)\):", plan.kernel.stages["triton"])
+    bodies = (re.split(r"\n *(?:for|if|else|begun|rounds)\b", b)[0] for b in parts[1::2])
+    return list(zip(map(int, parts[::2]), bodies, strict=True))
+
+
 def test_last_rounds_are_short(tiled: Place) -> None:
     """Steps that no lane has are not done: rounds of 2, 4 and 6 beside those of 8."""
-    A = tw.SparseTensor.from_dense(matrix(40, 30, device=tiled.device))
-    setting = {"rows": 4, "unroll": 8, "long": 8, "chunk": 16, "warps": 1}
-    plan = tw.spmm.plan(A, randn(30, 16, device=tiled.device), setting)
-    found = re.findall(r"static_range\((\d+)\)", plan.kernel.stages["triton"])
-    assert sorted(map(int, found)) == [2, 4, 6, 8, 8]
+    assert sorted(n for n, _ in rounds_of(tiled.device)) == [2, 4, 6, 8, 8]
+
+
+def test_copies_share_an_address(tiled: Place) -> None:
+    """What unrolled copies differ in is added last, by itself: a constant beside one address."""
+    for _, body in rounds_of(tiled.device):
+        assert re.search(r"a_indices_ptr \+ .* \+ q\d*( \* 4)?[,)]", body), body
 
 
 @pytest.mark.parametrize("width", [32, 128, 130, 512])

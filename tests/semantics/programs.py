@@ -23,10 +23,12 @@ from tilewright.language.trace import Traced
 from tilewright.ops import attention, linear, sddmm, spmm  # noqa: F401
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.attention import _call as attention_call
+from tilewright.ops.call import with_lists
 from tilewright.ops.linear import _call as linear_call
 from tilewright.ops.sddmm import _call as sddmm_call
 from tilewright.ops.sparse import bundle, rows_first
 from tilewright.ops.spmm import _call as spmm_call
+from tilewright.schedule.options import Setting
 
 Call = tuple[str, list[Tensor], list[int], list[float]]
 
@@ -166,8 +168,16 @@ def softmax(s: np.ndarray) -> np.ndarray:
 # --- programs of users ------------------------------------------------------------------------------
 
 
-def user_call(traced: Traced, a: tw.SparseTensor, dense: dict[str, Tensor]) -> tuple[Any, ...]:
+def user_call(
+    traced: Traced,
+    a: tw.SparseTensor,
+    dense: dict[str, Tensor],
+    setting: Setting | None = None,
+) -> tuple[Any, ...]:
+    """setting: of rows from a work list."""
     arg, tensors, ints = bundle("a", rows_first(a))
+    if setting is not None:
+        arg, tensors, ints = with_lists(arg, tensors, ints, a, dense, traced.name, setting)
     args = (arg, *(dense_arg(n, t) for n, t in dense.items()))
     return program_text(traced.name, args), [*tensors, *dense.values()], ints
 
@@ -181,7 +191,9 @@ def user_relu_max(p: Pattern, dtype: torch.dtype, width: int, device: Any) -> Ca
     return Case(lambda: user_call(relu_max.trace(), a, {"x": x}), want)
 
 
-def user_attention(p: Pattern, dtype: torch.dtype, width: int, device: Any) -> Case:
+def user_attention(
+    p: Pattern, dtype: torch.dtype, width: int, device: Any, setting: Setting | None = None
+) -> Case:
     a = p.tensor(device)
     a = a.with_values(numbers(1, (a.nnz,), dtype, device))
     s = spoiled(numbers(2, (p.shape[0],), dtype, device), p.used(0))
@@ -196,7 +208,7 @@ def user_attention(p: Pattern, dtype: torch.dtype, width: int, device: Any) -> C
         return weights[:, None] * wide[cols[at]]
 
     want = by_row(p, weighted, "sum", width)
-    return Case(lambda: user_call(graph_attention.trace(), a, dense), want)
+    return Case(lambda: user_call(graph_attention.trace(), a, dense, setting), want)
 
 
 CASES: dict[str, Callable[..., Case]] = {

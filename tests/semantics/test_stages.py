@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from semantics.programs import CASES
+from semantics.programs import CASES, user_attention
 from semantics.stages import STAGES, run_stage
 from semantics.structures import PATTERNS, Pattern, patterns
 
@@ -82,6 +82,17 @@ def test_work_list(how: str, stage: str, columns: int) -> None:
         pieces = work_list_of(a.structure, setting).units[:, 2]
         assert pieces.max() > 1 and (pieces.min() < -1) == (columns > 1)
         close(run_stage(stage, *listed, []), case.want)
+
+
+@pytest.mark.parametrize("stage", ["for-triton", "tile"])
+@pytest.mark.parametrize("unroll", [1, 8])
+@pytest.mark.parametrize("rows", [2, 16])
+def test_lanes_without_a_row(stage: str, unroll: int, rows: int) -> None:
+    """What a program reads of each row is not read where a unit has rows left over."""
+    setting = {"rows": rows, "unroll": unroll, "long": 8, "chunk": 16, "warps": 1}
+    with backend("triton"):
+        case = user_attention(PATTERNS["giant"], torch.float32, 5, "cpu", setting)
+        close(run_stage(stage, *case.call), case.want)
 
 
 @settings(max_examples=12)

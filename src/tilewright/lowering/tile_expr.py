@@ -38,16 +38,15 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import parts, rebuild, walk
-from tilewright.lowering.tile_scan import Scanner
+from tilewright.lowering.tile_address import Addresser, factors
 from tilewright.lowering.tiled import Lanes, Tiled
 from tilewright.support.names import Names
 
 HALF = ("f16", "bf16")
 DOT_MIN = 16
-WIDE = 16
 
 
-class Tiler(Scanner):
+class Tiler(Addresser):
     """Lowers expressions; statements are pushed on `out`."""
 
     def __init__(self, dims: dict[Var, int], streams: Sequence[str] = (), apiece: int = 0) -> None:
@@ -59,6 +58,8 @@ class Tiler(Scanner):
         self.zero_under: dict[Var, set[Var]] = {}
         self.sums: dict[Var, Expr] = {}
         self.moving: set[Var] = set()
+        self.copies: set[Var] = set()
+        self.copied: dict[Var, list[Expr]] = {}
         self.types: dict[Var, tuple[str, ...]] = {}
         self.names = Names()
         self.out: list[tile.Stmt] = []
@@ -113,8 +114,7 @@ class Tiler(Scanner):
             made = self.value(e)
         if any(n in self.moving for n in walk(e) if isinstance(n, Var)):
             self.moving.add(v)
-        if isinstance(e, Bin) and e.op == "+" and made.lanes and self.is_sum(e):
-            self.sums[v] = e
+        self.note(v, e, made.lanes)
         if not isinstance(made.e, Const | Var):
             made = self.emit(v.name, v.dtype, made.e, made.lanes)
         self.env[v] = made
@@ -228,68 +228,6 @@ class Tiler(Scanner):
         return Tiled(Bin("+", self.broadcast(t, lanes), full), lanes)
 
     # --- memory -----------------------------------------------------------------------------------
-
-    def offsets(self, at: Expr) -> tuple[list[Tiled], Lanes]:
-        """The terms of an index, grouped by lanes, scalars first."""
-        groups: dict[Lanes, Expr] = {}
-        for term in self.terms(at):
-            t = self.wide(term)
-            groups[t.lanes] = binary("+", groups[t.lanes], t.e) if t.lanes in groups else t.e
-        made = sorted(groups.items(), key=lambda kv: (len(kv[0]), [self.rank[v] for v in kv[0]]))
-        if len(made) > 1 and made[0] == ((), const(0)):
-            made = made[1:]
-        return [Tiled(e, ls) for ls, e in made], self.sort(v for ls, _ in made for v in ls)
-
-    def is_sum(self, e: Expr) -> bool:
-        """Whether e is scalars plus lanes times scalars: cheap to write out again."""
-        match e:
-            case Bin("+", a, b):
-                return self.is_sum(a) and self.is_sum(b)
-            case Bin("*", a, b) if not self.lanes(b):
-                return self.is_sum(a)
-        return (
-            e in self.dims or e in self.sums or (isinstance(e, Var | Const) and not self.lanes(e))
-        )
-
-    def terms(self, e: Expr, deep: bool = False) -> list[Expr]:
-        """A sum, multiplied out as far as that parts scalars from lanes: (b * 128 + n) * d -> b * 128 * d + n * d
-
-        A variable that stands for a sum is written out where that helps: under a product, and in a loop that
-        moves its scalar part; or everywhere (deep).
-        """
-        match e:
-            case Bin("+", a, b):
-                return [*self.terms(a, deep), *self.terms(b, deep)]
-            case Var() if e in self.sums and (deep or e in self.moving):
-                return self.terms(self.sums[e], deep)
-            case Bin("*", a, b) if not self.lanes(b):
-                inner = self.terms(a, deep=True)
-                if len({frozenset(self.lanes(t)) for t in inner}) > 1:
-                    return [binary("*", t, b) for t in inner]
-        return [e]
-
-    def wide(self, term: Expr) -> Tiled:
-        """A term of an address; a coordinate times a 32-bit extent may pass 32 bits, a lane may not."""
-        match term:
-            case Bin("*", _, Const(value)) if value < WIDE:
-                return self.value(term)
-            case Bin("*", a, Bin("*") as b) if dtype_of(b) == "i32" and not self.lanes(b):
-                t = self.value(a)
-                made: Expr = Cast("i64", t.e)
-                for f in factors(b):
-                    made = Bin("*", made, self.value(f).e)
-                return Tiled(made, t.lanes)
-            case Bin("*", Var() as a, _) if a in self.dims:
-                return self.value(term)
-            case Bin("*", a, (Const() | Var()) as b) if dtype_of(b) == "i32" or isinstance(
-                b, Const
-            ):
-                t, u = self.value(a), self.value(b)
-                lanes = self.sort({*t.lanes, *u.lanes})
-                return Tiled(
-                    Bin("*", Cast("i64", self.broadcast(t, lanes)), self.broadcast(u, lanes)), lanes
-                )
-        return self.value(term)
 
     def load(self, b: Buffer, at: Expr, stem: str) -> Tiled:
         offsets, lanes = self.offsets(at)
@@ -469,10 +407,3 @@ def _is_zero(c: Const | None) -> bool:
 
 def _zero(dtype: str) -> Const:
     return Const(0.0 if dtype in FLOATS else 0, dtype)
-
-
-def factors(e: Expr) -> list[Expr]:
-    """a * b * c -> a, b, c"""
-    if isinstance(e, Cast) and isinstance(e.a, Bin):
-        e = e.a
-    return [*factors(e.a), *factors(e.b)] if isinstance(e, Bin) and e.op == "*" else [e]

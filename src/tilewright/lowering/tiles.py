@@ -32,8 +32,9 @@ from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
 from tilewright.ir.node import walk
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
+from tilewright.lowering.tile_address import factors
 from tilewright.lowering.tile_append import append
-from tilewright.lowering.tile_expr import Tiler, factors
+from tilewright.lowering.tile_expr import Tiler
 from tilewright.lowering.tile_order import lane_order
 from tilewright.lowering.tile_rules import check_reads, check_splits, pow2, reads, refuse, strided
 from tilewright.lowering.tiled import Lanes, Tiled
@@ -193,7 +194,7 @@ class _Lower:
         v = self.t.fresh(s.var.name, s.var.dtype)
         self.t.types[v] = ()
         self.t.env[s.var] = Tiled(v, ())
-        self.t.moving.add(s.var)
+        self.t.turn(s.var, s.kind == "unroll")
         with self.t.into() as body:
             self.block(s.body)
             if self.rereads(s.body):
