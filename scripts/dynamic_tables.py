@@ -12,12 +12,10 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 MISSES = {
     "h200_dynamic": """
 Of the goals, the choice meets its own (regret under 1 % in the mean and at the 95th percentile), and so do the
-lists that a layer makes in its epilogue (1 to 2 % of torch's layer; 3 were asked). Detection takes 14.2 to 14.8 us
-(15 were asked), 15.1 for 8x1, and 22.8 for single elements (30). With detection inside no case is 7 us slower than
-dense but two: one that chose dense itself (13 us of 670: the clocks of two measurements), and 1x64 at 99 % of
-k = 16384, where blocks were chosen and took 165 us more; what a step over blocks of a weight beyond the cache takes
-was estimated too low in that run, and is not any more (by the constants that came of it dense is chosen there).
-Missed: 32x1 at 95 and 99 % is 2.7x and 4.3x over dense (goals 3.5x and 5.5x; 2.9x and 6.3x at k = 16384). Every list
+lists that a layer makes in its epilogue (1 % of torch's layer; 3 were asked). Detection takes 13.8 to 15.0 us (15 were
+asked) and 22.5 for single elements (30). With detection inside no case is 10 us slower than dense but one that chose
+dense itself (14 us of 611: the clocks of two measurements).
+Missed: 32x1 at 95 and 99 % is 2.7x and 4.4x over dense (goals 3.5x and 5.5x; 2.9x and 6.3x at k = 16384). Every list
 reads its own rows of w through the second-level cache (215 MB at 95 %), and finding the lists is 14 of the 60 us
 there. The product of 256 rows or more alone is at 90 to 103 % of cuBLAS's rate where its tiles fill the device in whole
 waves, at 67 to 86 % where they do not (77 %: 2,068 rows of 4096 columns; cuBLAS has tiles of other sizes, and splits
