@@ -89,9 +89,16 @@ def sddmm_listed(dtype: torch.dtype) -> Callable[[], Any]:
 
 
 def rows(
-    dtype: torch.dtype, bm: int, bn: int, bk: int, warps: int, strided: bool = False
+    dtype: torch.dtype,
+    bm: int,
+    bn: int,
+    bk: int,
+    warps: int,
+    strided: bool = False,
+    pieces: int = 0,
 ) -> Callable[[], Any]:
     setting = {"bm": bm, "bn": bn, "bk": bk, "group": 8, "warps": warps, "stages": 4}
+    setting |= {"pieces": pieces} if pieces else {}
 
     def go() -> None:
         w = torch.ones(256, 256, dtype=dtype)
@@ -317,6 +324,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "rows-bf16-64x64x32": rows(BF16, 64, 64, 32, 4),
     "rows-bf16-128x256x64-strided": rows(BF16, 128, 256, 64, 8, True),
     "rows-f32-64x64x32": rows(F32, 64, 64, 32, 4),
+    "rows-bf16-128x256x64-pieces": rows(BF16, 128, 256, 64, 8, pieces=8),
+    "rows-bf16-64x64x64-pieces": rows(BF16, 64, 64, 64, 4, pieces=8),
+    "rows-f32-64x64x32-pieces": rows(F32, 64, 64, 32, 4, pieces=8),
     "rows-backward-bf16": rows_backward(BF16),
     "linear-mask-bf16": linear(lambda x: x[:, 0] > 0),
     "linear-found-rows-f32": linear(lambda _: "rows", F32),

@@ -151,3 +151,44 @@ def test_gradients_add_up_in_one_order(
     torch.nn.functional.linear(x2, w2).square().sum().backward()
     for got, want in zip(grads, (x2.grad, w2.grad), strict=True):
         close(got, want)
+
+
+SHARED = {"bm": 32, "bn": 32, "bk": 16, "group": 2, "warps": 4, "stages": 2}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("depth", [40, 128])
+def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> None:
+    """Few tiles in many pieces, as many as the device finds there are; no rows, one, some, all; again and again."""
+    x, w = (randn(n, depth, seed=n, device=tiled.device).to(dtype) for n in (200, 70))
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(1)).to(tiled.device)
+    index = tw.Index.from_mask(order >= 0, (1, None), ordered=True)
+    plans = [
+        tw.linear.list_plan(x, w, index, {**SHARED, "pieces": pieces})  # type: ignore[attr-defined]
+        for pieces in (2, 8)
+    ]
+    want = x.double() @ w.double().t()
+    for count in (0, 1, 33, 200, 3):
+        index.counts.fill_(count)
+        for plan in plans:
+            plan.out.fill_(-1.0)
+            plan.launch()
+            named = index.positions.flatten()[:count].long()
+            got = plan.out.clone()
+            close(got[named], want[named].to(dtype))
+            got[named] = -1.0
+            assert (got == -1.0).all()
+
+
+def test_shared_sums_are_the_same_every_time(tiled: Place) -> None:
+    """Pieces are joined in order, whichever program comes last; a list of rows that is known before the launch."""
+    x, w = randn(64, 128, device=tiled.device), randn(32, 128, seed=2, device=tiled.device)
+    rows = torch.arange(3, 43, device=tiled.device)
+    plan = tw.linear.rows_plan(x, w, rows, {**SHARED, "pieces": 4})  # type: ignore[attr-defined]
+    plan.launch()
+    first = plan.out.clone()
+    close(first[rows], x[rows] @ w.t())
+    for _ in range(3):
+        plan.launch()
+        assert torch.equal(plan.out[rows], first[rows])
+    assert "sums of the last wave in up to 4 pieces" in str(tw.explain(plan))

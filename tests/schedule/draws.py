@@ -194,13 +194,47 @@ def draw(rng: random.Random, most: int = 6) -> Drawn:
     made = Scheduled(p)
     refused = []
     for _ in range(rng.randint(1, most)):
-        primitive = rng.choice(sorted(PRIMITIVES))
-        args = arguments(rng, primitive, made.program)
-        try:
-            made = made.then(primitive, *args)
-        except ScheduleError as why:
-            refused.append((f"{primitive}{args}", str(why)))
+        several = together(rng, made.program) if rng.random() < 0.15 else []
+        alone = rng.choice(sorted(PRIMITIVES))
+        for primitive, args in several or [(alone, arguments(rng, alone, made.program))]:
+            try:
+                made = made.then(primitive, *args)
+            except ScheduleError as why:
+                refused.append((f"{primitive}{args}", str(why)))
     return Drawn(name, made.steps, made.program, refused)
+
+
+def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word, ...]]]:
+    """Steps that are seldom legal but after each other: features in lanes, then rows from a list; two loops in the
+    grid, then sums that programs share."""
+    few = lambda *values: rng.choice(values)
+    pairs = [
+        (x, s)
+        for x in loops(p)
+        for s in loops_in(x)
+        if isinstance(s.lo, Load) and uses(s.lo, x.var)
+    ]
+    if pairs:
+        rows, entries = rng.choice(pairs)
+        spread = few("work_list", "segments", "pad")
+        across = (few(2, 4),) if spread == "segments" else ()
+        others = [s for s in loops_in(rows) if s is not entries and s.kind == "serial"]
+        names: tuple[Word, ...] = (rows.var.name, entries.var.name)
+        made = (spread, (*names, few(2, 4, 8), *across, few(1, 2, 4, 8)))
+        return [*(("lane", (s.var.name, 16)) for s in others), made]
+    sums = [x for x in loops(p) if carried(x) and x.kind == "serial"]
+    around = [x for x in loops(p) if sums and sums[0] in loops_in(x) and x.kind != "lane"]
+    if len(around) < 2:
+        return []
+    names = (around[0].var.name, around[1].var.name)
+    shared: tuple[Word, ...] = (
+        *names,
+        sums[0].var.name,
+        few(1, 3, 6, 50),
+        few(1, 2, 4, 8),
+        few(1, 2, 8),
+    )
+    return [*(("kind", (n, "grid")) for n in names), ("share", shared)]
 
 
 def arguments(rng: random.Random, primitive: str, p: flat.Program) -> tuple[Word, ...]:

@@ -27,6 +27,9 @@ ALL = frozenset(PLACES)
 TILED = (
     "split(i, 4); kind(i_i, lane); kind(i_o, grid); split(n, 8); kind(n_i, lane); kind(n_o, grid)"
 )
+HALVES = (
+    "split(r, 2); kind(r_i, lane); kind(r_o, grid); split(o, 2); kind(o_i, lane); kind(o_o, grid)"
+)
 TAKEN = [
     # program, steps, executors
     ("spmm-sum", "fuse(i, f); kind(i_f, grid)", ALL),
@@ -62,6 +65,14 @@ TAKEN = [
         ALL - {"c"},
     ),
     ("bsr", "kind(I, grid); kind(ii, lane); lane(f, 16); split_reduction(p_K, owned)", ALL),
+    ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 4, 8, 1)", ALL - {"c"}),
+    ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 100, 3, 8)", ALL - {"c"}),
+    ("rows-min", "kind(r, grid); kind(o, grid); share(r, o, d, 6, 4, 2)", ALL - {"c"}),
+    (
+        "rows-wide",
+        f"{HALVES}; split(d, 2); kind(d_i, lane); share(r_o, o_o, d_o, 3, 3, 2)",
+        ALL - {"c"},
+    ),
     ("two-products", "compute_at(h, k1); kind(i1, grid)", ALL),
     ("two-products", "compute_at(h, k1); kind(i1, grid); lane(k1, 16); lane(l, 16)", ALL),
     (
@@ -156,6 +167,11 @@ REFUSED = [
     ("spmm-sum", "split_reduction(p_j, atomic)", "not known before the launch"),
     ("spmm-sum", "split_reduction(f, atomic)", "not a serial loop that carries"),
     ("rows-linear", "split_reduction(d, other)", "there is no such way"),
+    ("rows-linear", "kind(r, grid); share(r, o, d, 4, 4, 1)", "r and o are not the loops of the grid"),
+    ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, o, 4, 4, 1)", "o is not the one loop inside of both"),
+    ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 0, 4, 1)", "0 is less than 1"),
+    ("rows-linear", "split(d, 2); kind(r, grid); kind(o, grid); share(r, o, d_o, 4, 4, 1)", "d_o is not the one loop"),
+    ("spmm-sum", "kind(i, grid); kind(f, grid); share(i, f, p_j, 4, 4, 1)", "a loop does not start at 0"),
     ("rows-linear", "split(d, 2); split_reduction(d_o, ordered)", "published inside r"),
     ("rows-min", "split(o, 2); split_reduction(d, atomic)", "would hold the start of min"),
     ("sddmm", "split_reduction(k, atomic)", "not stored as it is"),

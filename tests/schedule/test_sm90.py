@@ -19,6 +19,7 @@ from tilewright.schedule.record import parse_steps
 # name: program, steps, an instruction that must be there
 BUILT = {
     "atomic": ("rows-linear", "split_reduction(d, atomic); kind(r, grid); lane(o, 16)", "atom.global"),
+    "share": ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 132, 4, 8)", "atom.global"),
     "persistent": ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 132)", "bra"),
 }  # fmt: skip
 

@@ -123,7 +123,8 @@ class Append(Stmt):
 @node
 class Publish(Stmt):
     """Ordered combine over programs: leave state as piece nth; the last of `pieces` to arrive combines
-    all in index order into state and runs body. slot: first workspace row; key: which counter."""
+    all in index order into state and runs body. slot: first workspace row; slots: how many there are, where they
+    are not those of a work list."""
 
     state: tuple[Var, ...]
     monoid: Monoid
@@ -131,3 +132,4 @@ class Publish(Stmt):
     nth: Expr
     pieces: Expr
     body: tuple[Stmt, ...]
+    slots: Expr | None = None

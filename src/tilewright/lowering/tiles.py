@@ -414,9 +414,10 @@ class _Lower:
         for g in self.grids:
             if g.var not in across:
                 which, tiles = which * g.hi + g.var, tiles * g.hi
-        done = self.workspace("done", "i32", N_SLOTS * tiles, "counter")
+        slots = N_SLOTS if s.slots is None else s.slots
+        done = self.workspace("done", "i32", slots * tiles, "counter")
         works = [
-            self.workspace(f"work_{v.name}", d, N_SLOTS * tiles * self.cells(v), "work")
+            self.workspace(f"work_{v.name}", d, slots * tiles * self.cells(v), "work")
             for v, d in zip(s.state, s.monoid.dtypes, strict=True)
         ]
         for v, w in zip(s.state, works, strict=True):

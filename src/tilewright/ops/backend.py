@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 
 import torch
 
@@ -37,6 +38,13 @@ def on_device(index: int) -> AbstractContextManager[object]:
     if index < 0 or torch.cuda.device_count() < 2:
         return nullcontext()
     return torch.cuda.device(index)
+
+
+@cache
+def cores(index: int) -> int:
+    """The multiprocessors of a GPU."""
+    made: int = torch.cuda.get_device_properties(index).multi_processor_count
+    return made
 
 
 def stream_of(device: torch.device) -> int:

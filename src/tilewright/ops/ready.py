@@ -15,7 +15,7 @@ from torch import Tensor
 from tilewright.analysis.domain import covers
 from tilewright.ir.expr import Expr
 from tilewright.ir.text import text
-from tilewright.ops.backend import on_device
+from tilewright.ops.backend import on_device, stream_of
 from tilewright.ops.dtypes import TORCH
 from tilewright.runtime import pages
 from tilewright.runtime.kernel import Kernel
@@ -52,7 +52,8 @@ class Ready:
         at = {n: k for k, n in enumerate(names)}
         self.take: list[int] = []
         outs = [t.name for t in step.bound.program.outputs]
-        self.spaces: list[tuple[Callable[..., int], torch.dtype]] = []
+        self.spaces: list[tuple[Callable[..., int], torch.dtype, bool]] = []
+        self.counters: dict[tuple[int, int], Tensor] = {}
         size_names = list(kernel.sizes)
         prefix, lists = step.lists if step.lists is not None else ("", ())
         listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
@@ -61,9 +62,10 @@ class Ready:
             listed[works[0].name] = listed["work"]
         for b in kernel.buffers:
             source = listed.get(b.name) or step.source(b.name)
-            if b.role == "work" and b.name not in listed:
+            if b.role in ("work", "counter") and b.name not in listed:
                 self.take.append(len(names) + len(outs) + len(self.spaces))
-                self.spaces.append((size_lambda(b.shape[0], size_names), TORCH[b.dtype]))
+                size = size_lambda(b.shape[0], size_names)
+                self.spaces.append((size, TORCH[b.dtype], b.role == "counter"))
             elif b.name in outs:
                 self.take.append(len(names) + outs.index(b.name))
             else:
@@ -158,12 +160,22 @@ class Ready:
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""
         like = pool[self.like]
-        for size, dtype in self.spaces:
-            pool.append(torch.empty(size(*sizes), dtype=dtype, device=like.device))
+        for size, dtype, counts in self.spaces:
+            make = self.counted if counts else torch.empty
+            pool.append(make(size(*sizes), dtype=dtype, device=like.device))
         for at, size, dtype in self.given:
             need = size(*sizes)
             if pool[at].numel() < need:
                 pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
+
+    def counted(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Counters: kernels leave them zero, so that a stream has its own for all calls; a graph makes them itself."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return torch.zeros(size, dtype=dtype, device=device)
+        key = (stream_of(device), size)
+        if key not in self.counters:
+            self.counters[key] = torch.zeros(size, dtype=dtype, device=device)
+        return self.counters[key]
 
 
 class Fixed:

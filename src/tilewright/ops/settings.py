@@ -10,7 +10,7 @@ from tilewright.support.errors import error
 
 # name -> (bits, unit): multiples of the unit, or powers of two where it is 0
 FIELDS = {
-    "rows": (4, 0),
+    "rows": (3, 0),
     "unroll": (3, 0),
     "width": (4, 0),
     "outer": (1, 1),
@@ -21,13 +21,14 @@ FIELDS = {
     "bn": (4, 0),
     "bk": (4, 0),
     "group": (3, 0),
+    "pieces": (3, 0),
     "edges": (4, 0),
     "inner": (4, 0),
     "whole": (1, 1),
     "listed": (1, 1),
-    "blocks": (4, 0),
+    "blocks": (3, 0),
     "stream": (1, 1),
-    "prefetch": (6, 1),
+    "prefetch": (5, 1),
     "grain": (4, 0),
     "shared": (1, 1),
 }

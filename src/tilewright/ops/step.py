@@ -16,7 +16,7 @@ from tilewright import driver
 from tilewright.analysis.domain import covers
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.text import text
-from tilewright.ops.backend import on_device, precision
+from tilewright.ops.backend import cores, on_device, precision
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.ready import Ready
 from tilewright.ops.settings import ceil_pow2, feature_width, unpack
@@ -227,6 +227,8 @@ class Step(Statement):
         span = self.span(sizes)
         if self.product is not None:
             made = {**(HALF_PRODUCT if self.half else PRODUCT), **made}
+            if made.get("pieces", 1) > 1 and self.device >= 0:
+                made["cores"] = cores(self.device)
         elif self.nest.blocks:
             made.setdefault("width", max(16, feature_width(span, self.half)))
             if not self.nest.reductions and "width" not in given:

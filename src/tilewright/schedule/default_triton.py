@@ -5,7 +5,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
     rows of their own length      a work list (or padded lanes, when there is none)
     entries of such rows          parts of rows from a list, several entries of each at once
     inside of blocks              lanes
-    a dense product               tiles of bm x bn x bk, grid in groups
+    a dense product               tiles of bm x bn x bk, grid in groups; the sums of its last wave in pieces
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
     monoids without a lane form   serial, in order
@@ -26,7 +26,7 @@ from tilewright.schedule.attach import listed
 from tilewright.schedule.default_append import append_triton
 from tilewright.schedule.default_look import by_lane, laned, look, looks
 from tilewright.schedule.edit import loops
-from tilewright.schedule.options import WARPS, Setting
+from tilewright.schedule.options import CORES, WARPS, Setting
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
     Nest,
@@ -76,8 +76,12 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
         s = s.then("kind", f"{name}_o", "grid")
     s = _summed(s, nest, k, setting.get("bk", 32))
     s = _rest_to_grid(s, nest)
-    grids = sum(x.kind == "grid" for x in loops(s.program))
-    return s.then("swizzle", setting.get("group", 8)) if grids > 1 else s
+    grids = [x.var.name for x in loops(s.program) if x.kind == "grid"]
+    serial = [x.var.name for x in loops(s.program) if x.kind == "serial"]
+    group, pieces = setting.get("group", 8), setting.get("pieces", 1)
+    if pieces > 1 and len(grids) == 2 and len(serial) == len(s.program.body) == 1:
+        return s.then("share", *grids, *serial, setting.get("cores", CORES), pieces, group)
+    return s.then("swizzle", group) if len(grids) > 1 else s
 
 
 def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:

@@ -6,6 +6,8 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     alike                        1: rows that share columns are neighbours in a work list
     width, outer                 feature tile; 1: feature tiles outermost in the grid
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
+    pieces, cores                at most so many pieces of a sum in the last wave of a product's tiles over so many
+                                 multiprocessors
     edges                        entries in a tile
     stream                       1: entries leave the caches early, so that x may stay
     blocks                       blocks of a row in one step of a product
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 Setting = dict[str, int]
 WARPS = 4  # of a program that does not say
 GRAIN = 256  # likewise, iterations of a C loop
+CORES = 132  # likewise, multiprocessors: those of an H200
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from tilewright.schedule.clamp import clamp
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.schedule.jam import jam
+from tilewright.schedule.share import share
 from tilewright.support.errors import ScheduleError
 
 Word = str | int
@@ -38,7 +39,7 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "reorder": stage_one.reorder,
 }
 _LOOPS = (loop.split, loop.fuse, loop.unroll, jam, loop.kind, loop.lane, loop.reorder)
-_GRID = (loop.order, loop.swizzle, loop.persistent)
+_GRID = (loop.order, loop.swizzle, loop.persistent, share)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)

@@ -109,11 +109,11 @@ def split_reduction(p: flat.Program, name: str, how: str) -> flat.Program:
         raise illegal(what, "it is not a serial loop that carries a reduction", ir=loop)
     if how == "owned":
         return p
-    if loop.lo != const(0) or not _steady(p, loop):
+    if loop.lo != const(0) or not steady(p, loop):
         why = "its extent is not known before the launch"
         raise illegal(what, why, "split it, and spread the outer part", ir=loop)
     rule = _published if how == "ordered" else _added
-    made = replace(p, body=_blockwise(p.body, lambda b: _piece(p, what, b, loop, rule)))
+    made = replace(p, body=blockwise(p.body, lambda b: piece(p, what, b, loop, rule)))
     why = uneven(made) or republished(made)
     if why:
         raise illegal(what, why, "give the other loops a place in the grid first", ir=loop)
@@ -123,14 +123,14 @@ def split_reduction(p: flat.Program, name: str, how: str) -> flat.Program:
 Rule = Callable[[flat.Program, str, stmt.Init, Loop, Body], Body]
 
 
-def _steady(p: flat.Program, loop: Loop) -> bool:
+def steady(p: flat.Program, loop: Loop) -> bool:
     held = list(walk(loop.hi))
     return all(v in p.sizes for v in held if isinstance(v, Var)) and not any(
         isinstance(n, Load | Lookup) for n in held
     )
 
 
-def _blockwise(body: Body, fn: Callable[[Body], Body | None]) -> Body:
+def blockwise(body: Body, fn: Callable[[Body], Body | None]) -> Body:
     """The first block that fn changes, outermost first."""
     made = fn(body)
     if made is not None:
@@ -143,7 +143,7 @@ def _into(s: stmt.Stmt, fn: Callable[[Body], Body | None]) -> list[stmt.Stmt] | 
     return None if made is None else [replace(s, body=made)]  # type: ignore[type-var]
 
 
-def _piece(p: flat.Program, what: str, body: Body, loop: Loop, rule: Rule) -> Body | None:
+def piece(p: flat.Program, what: str, body: Body, loop: Loop, rule: Rule) -> Body | None:
     """The block that holds the loop, with the reduction spread over programs."""
     if not any(s is loop for s in body):
         return None
@@ -164,7 +164,7 @@ def _published(p: flat.Program, what: str, init: stmt.Init, loop: Loop, after: B
         raise illegal(what, f"{init.monoid.name} has no lane form", ir=loop)
     pieces = maximum(loop.hi, 1)
     share = stmt.Guard(loop.var < loop.hi, loop.body)
-    last = stmt.Publish(init.state, init.monoid, const(0), loop.var, pieces, after)
+    last = stmt.Publish(init.state, init.monoid, const(0), loop.var, pieces, after, pieces)
     return (Loop(loop.var, const(0), pieces, "grid", (init, share, last)),)
 
 

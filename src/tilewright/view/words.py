@@ -31,6 +31,8 @@ WORDS = {
     "bn": "tiles of {} columns",
     "bk": "{} of the reduction at once",
     "group": "{} row tiles share their column tiles",
+    "pieces": "sums of the last wave in up to {} pieces",
+    "cores": "waves of {} programs",
     "warps": "{} warps in a program",
     "stages": "loads {} iterations ahead",
     "registers": "at most {} registers a thread",

@@ -47,10 +47,12 @@ class NestReader(Reader):
             case ast.With([ast.withitem(ast.Call(ast.Name("where")) as c, None)], body):
                 return stmt.Guard(self.expr(*self.args(c, 1)), self.body(body))
             case ast.If(ast.Call(ast.Name("publish")) as call, body, []):
-                m, state, *at = self.args(call, 2, "slot", "nth", "pieces")
+                more = [k.arg for k in call.keywords if k.arg == "slots"]
+                m, state, *at = self.args(call, 2, "slot", "nth", "pieces", *more)
                 held = self.state(state)
-                slot, nth, pieces = self.many(at)
-                return stmt.Publish(held, self.monoid(m), slot, nth, pieces, self.body(body))
+                slot, nth, pieces, *slots = self.many(at)
+                inside = self.body(body)
+                return stmt.Publish(held, self.monoid(m), slot, nth, pieces, inside, *slots)
             case ast.If(c, then, orelse):
                 return stmt.If(self.expr(c), self.body(then), self.body(orelse))
             case ast.AnnAssign(ast.Name() as target, told, None):

@@ -96,10 +96,9 @@ class Stmts(Exprs):
                 return self.branch(self.expr(c), then, orelse)
             case stmt.Append():
                 return [self.append(s)]
-            case stmt.Publish(state, m, slot, nth, pieces, body):
-                at = (
-                    (n, self.expr(e)) for n, e in (("slot", slot), ("nth", nth), ("pieces", pieces))
-                )
+            case stmt.Publish(state, m, slot, nth, pieces, body, slots):
+                told = (("slot", slot), ("nth", nth), ("pieces", pieces), ("slots", slots))
+                at = ((n, self.expr(e)) for n, e in told if e is not None)
                 made = ", ".join([monoid_text(m), self.listed(state), *(f"{n}={e}" for n, e in at)])
                 return self.block(f"if publish({made})", body)
             case loops.For(v, lo, hi, body):
