@@ -35,7 +35,6 @@ from tilewright.schedule.edit import edit, find, illegal, loops, splice, uses
 from tilewright.schedule.legal import Body, at_least, carried, fresh, taken, uneven, within
 from tilewright.schedule.reduce import blockwise, piece, steady
 
-
 # Of a program: its number, row tiles and tiles that there are, those of whole waves, its place in the last wave; the
 # pieces of its tile, the tile, its piece; first row tile of its group, its place there; its part of the sum.
 NAMES = ("u", "live", "tiles", "whole", "late", "many", "t", "nth", "first", "at", "lo", "hi")
