@@ -22,6 +22,7 @@ from tilewright.ir.interp.common import evaluate
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.lowering.tiles import lower_to_tile
+from tilewright.ops.dtypes import TORCH
 from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.record import Schedule, apply
 from tilewright.support.errors import TilewrightError
@@ -29,7 +30,6 @@ from tilewright.support.errors import TilewrightError
 LONG, CHUNK, SLOTS = 4, 6, 16
 INTERPRETED = ("flat", "tile")
 PLACES = (*INTERPRETED, "c", "triton")
-TORCH = {"f32": torch.float32, "f64": torch.float64, "i32": torch.int32, "i64": torch.int64}
 
 
 def stage_three(case: Case) -> flat.Program:
