@@ -35,7 +35,7 @@ from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.subject import DENSE, chosen
 from tilewright.pit.compact import Group, compact
-from tilewright.schedule.options import Setting
+from tilewright.schedule.options import CORES, Setting
 
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
 MIDDLE: Setting = {"bm": 128, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages": 6}
@@ -58,7 +58,7 @@ TIMED = {
     ),
     4: ((FEW_LANES, 1.62, 1.62), (LANES, 3.1, 3.1)),
 }
-STEP, LONG, CORES = 64, 8192, 132
+STEP, LONG = 64, 8192
 SKIPPED_US = 0.25  # of a wave of programs that find nothing to do
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {

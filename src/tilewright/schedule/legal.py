@@ -8,6 +8,7 @@ In: a stage III program or a loop of it. Out: "" where a step is legal, else the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import product
@@ -47,15 +48,33 @@ def sets(s: stmt.Stmt) -> tuple[Var, ...]:
 
 
 def unset(p: flat.Program) -> str:
-    """A variable that is used above the line that sets it."""
-    known: set[Var] = {*p.sizes, *p.scalars}
-    for s in within(p.body):
+    """A variable that is used above the line that sets it, or after the loop whose turns set it."""
+    return _unset(p.body, {*p.sizes, *p.scalars})
+
+
+def _unset(body: Body, known: set[Var]) -> str:
+    for s in body:
         said = [getattr(s, f.name) for f in fields(s) if f.name not in APART]  # type: ignore[arg-type]
         for v in walk(tuple(said)):
             if isinstance(v, Var) and v not in known and v not in sets(s):
                 return v.name
-        known.update(sets(s))
+        turns = isinstance(s, Loop) and s.kind != "lane"
+        inside = {*known} if turns else known
+        inside.update(sets(s))
+        for inner in blocks(s):
+            why = _unset(inner, inside)
+            if why:
+                return why
     return ""
+
+
+def set_elsewhere(p: flat.Program, name: str) -> str:
+    """Why a loop cannot become a lane: what it sets is set outside of it, too, where that would have no such lane."""
+    own = [s for x in within(p.body) if isinstance(x, Loop) and x.var.name == name for s in x.body]
+    inside = Counter(s.var for s in within(tuple(own)) if isinstance(s, stmt.Let))
+    every = Counter(s.var for s in within(p.body) if isinstance(s, stmt.Let))
+    found = [v.name for v, n in inside.items() if every[v] > n]
+    return f"{found[0]} is set outside of it, too" if found else ""
 
 
 def folds(body: Body) -> list[stmt.Fold | stmt.Join]:

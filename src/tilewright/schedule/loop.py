@@ -23,6 +23,7 @@ from tilewright.schedule.legal import (
     orders,
     republished,
     rereads,
+    set_elsewhere,
     uneven,
     unused,
     within,
@@ -163,6 +164,9 @@ def _from_to_lane(
     """What a loop gives up when it becomes a lane, and a lane when it becomes a loop."""
     if loop.kind == "lane" and to != "lane" and bound_lane(p, loop.var):
         raise illegal(what, bound_lane(p, loop.var), ir=loop)
+    if to == "lane" and set_elsewhere(p, loop.var.name):
+        why = set_elsewhere(p, loop.var.name)
+        raise illegal(what, why, "make it a lane before loops are copied", ir=loop)
     if to == "lane" and in_order(loop):
         raise illegal(what, in_order(loop), "keep it serial", ir=loop)
     if to == "lane" and uneven(made):

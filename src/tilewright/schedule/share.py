@@ -32,7 +32,16 @@ from tilewright.ir.expr import (
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import edit, find, illegal, loops, splice, uses
-from tilewright.schedule.legal import Body, at_least, carried, fresh, taken, uneven, within
+from tilewright.schedule.legal import (
+    Body,
+    at_least,
+    carried,
+    fresh,
+    republished,
+    taken,
+    uneven,
+    within,
+)
 from tilewright.schedule.reduce import blockwise, piece, steady
 
 # Of a program: its number, row tiles and tiles that there are, those of whole waves, its place in the last wave; the
@@ -62,8 +71,8 @@ def share(
     live = stmt.Guard(v["t"] < v["tiles"], (*_place(outer, inner, v, group), *_span(k, v), *body))
     whole = Loop(v["u"], const(0), most, "grid", (*head, live))
     made = replace(edit(p, rows, lambda _: [whole]), order=(), swizzle=0)
-    if uneven(made):
-        raise illegal(what, uneven(made), "make other loops the lanes", ir=outer)
+    if why := uneven(made) or republished(made):
+        raise illegal(what, why, "make other loops the lanes, and share before unrolling", ir=outer)
     return made
 
 
