@@ -31,10 +31,11 @@ from tilewright.ir.expr import Buffer, Const, Expr, LaneReduce, Load, Var, const
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import substitute, walk
-from tilewright.schedule.edit import edit, find, illegal, splice, uses
+from tilewright.schedule.edit import edit, every_block, find, illegal, splice, uses
 from tilewright.schedule.legal import (
     at_least,
     carried,
+    folds,
     fresh,
     in_order,
     republished,
@@ -277,6 +278,11 @@ def work_list(
     for s in within(m.rows.body):
         if isinstance(s, stmt.Fold) and not s.monoid.joins:
             raise illegal(what, f"{s.monoid.name} has no lane form", "pad the rows", ir=s)
+    if _beyond(m):
+        why = f"{_beyond(m)} is made in {rows} beside the reduction over {entries}"
+        raise illegal(
+            what, why, "pad the rows: those in pieces are known when all are there", ir=m.rows
+        )
     return _listed(p, what, m, lanes, lambda u, s: _unit_loop(p, m, u, s, lanes, unroll, shared))
 
 
@@ -347,6 +353,24 @@ def _unit_loop(
     body = _finish(m, body, field, wide, live, Load(segs, (first,)), lanes, shared)
     lane = Loop(m.r, const(0), const(lanes), "lane", (*inside, *body))
     return Loop(u, const(0), units.shape[0], "grid", (*head, lane))
+
+
+def _beyond(m: _Rows) -> str:
+    """What a row makes that waits for no piece of it: states that its entries do not fold, and stores elsewhere."""
+    apart = {id(s) for s in within(m.entries.body)}
+    states = {s.state for s in folds(m.entries.body)}
+    ended = [b for b in every_block(m.rows.body) if _begins(b, states)]
+    apart |= {id(s) for b in ended for s in within(b) if isinstance(s, stmt.Store | stmt.Atomic)}
+    for s in within(m.rows.body):
+        if id(s) not in apart and isinstance(s, stmt.Init) and s.state not in states:
+            return s.state[0].name
+        if id(s) not in apart and isinstance(s, stmt.Store | stmt.Atomic):
+            return s.buffer.name
+    return ""
+
+
+def _begins(body: tuple[stmt.Stmt, ...], states: set[tuple[Var, ...]]) -> bool:
+    return any(isinstance(s, stmt.Init) and s.state in states for s in body)
 
 
 def _finish(
