@@ -361,3 +361,33 @@ def test_the_maximum_is_found_again(where: Place) -> None:
     ).sum().backward()
     close(x.grad, z.grad)
     close(b.grad, c.grad)
+
+
+@tw.program
+def gated(x: Any, d_x: Any, kept0: Any, y: Any) -> None:
+    i, f = tw.axes("i f")
+    y[i, f] = x[i, f] * d_x[i, f] + kept0[i, f]
+
+
+@tw.program
+def named_as_gradients(a: Any, d_a: Any, d_y: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.softmax_sum(j, a[i, j] * d_a[j], d_y[j, f])
+
+
+def test_names_of_gradients_are_free(where: Place) -> None:
+    """A program may call its tensors d_x, d_y or kept0: the gradients have other names."""
+    x, s, k = (torch.full((2, 3), n, device=where.device).requires_grad_() for n in (5.0, 7.0, 1.0))
+    of_x, of_s, of_k = torch.autograd.grad(gated(x, s, k).sum(), (x, s, k))
+    assert (of_x == 7).all() and (of_s == 5).all() and (of_k == 1).all()
+    dense = matrix(6, 8, 0.5, device=where.device)
+    dense[:, 0] = 0.5
+    u, z = randn(8, device=where.device), randn(8, 3, seed=1, device=where.device)
+    u.requires_grad_(), z.requires_grad_()
+    got = torch.autograd.grad(
+        named_as_gradients(tw.SparseTensor.from_dense(dense), u, z).square().sum(), (u, z)
+    )
+    scores = torch.where(dense != 0, dense * u, -torch.inf)
+    want = torch.autograd.grad((torch.softmax(scores, 1) @ z).square().sum(), (u, z))
+    for a, b in zip(got, want, strict=True):
+        close(a, b)

@@ -192,3 +192,16 @@ def test_shared_sums_are_the_same_every_time(tiled: Place) -> None:
         plan.launch()
         assert torch.equal(plan.out[rows], first[rows])
     assert "sums of the last wave in up to 4 pieces" in str(tw.explain(plan))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sparse", ["rows", "k", "numbers"])
+def test_wide_operands_keep_their_bits(sparse: str, dtype: torch.dtype, where: Place) -> None:
+    """Beside numbers of 16 bits: 1e5 is beyond the largest of float16, and 1 + 2 ** -12 is none of either."""
+    x = torch.ones(32, 16, dtype=dtype, device=where.device)
+    w = torch.full((16, 16), 1e5, device=where.device)
+    w[1] = 1 + 2**-12
+    how = torch.arange(32, device=where.device) if sparse == "numbers" else sparse
+    y = tw.linear(x, w, sparse=how)
+    assert y.dtype == torch.float32
+    assert (y[:, 0] == 1.6e6).all() and (y[:, 1] == 16 + 2**-8).all()

@@ -323,3 +323,22 @@ def test_columns_of_a_block_have_rows_of_another_matrix(where: Place) -> None:
     held = tw.SparseTensor.from_torch(a.to(where.device).to_sparse_bsr((16, 16)))
     rows = tw.SparseTensor.from_dense(b.to(where.device))
     close(longest(held, rows), (a @ b.amax(1)).to(where.device))
+
+
+@pytest.mark.parametrize("made", ["csr", "csc", "coo", "dcsr", "parts", "turned"])
+def test_trained_after_inference(made: str, where: Place) -> None:
+    """What is kept with a structure is made outside of inference mode: a gradient may need it later."""
+    dense = matrix(12, 10, device=where.device)
+    A = tw.SparseTensor.from_dense(dense.t().contiguous() if made == "turned" else dense)
+    if made == "parts":
+        A = A.decompose(tw.rules.hyb(2, 2))
+    elif made == "turned":
+        A = A.T
+    else:
+        A = A.to_format(made)
+    with torch.inference_mode():
+        for _ in range(3):  # the third call has all that is prepared
+            tw.spmm(A, torch.ones(10, 3, device=where.device))
+    x = torch.ones(10, 3, device=where.device, requires_grad=True)
+    tw.spmm(A, x).sum().backward()
+    close(x.grad, dense.sum(0)[:, None].expand(-1, 3))

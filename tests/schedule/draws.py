@@ -36,7 +36,8 @@ from schedule.judge import stage_three
 
 from tilewright.ir import coord, flat
 from tilewright.ir.coord import Assign, Index, Reduce, Tensor
-from tilewright.ir.expr import Buffer, Const, Load, cast, ne, select, unary
+from tilewright.ir.expr import Buffer, Const, Load, Var, cast, ne, select, unary
+from tilewright.ir.interp.common import evaluate
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import loops, uses
@@ -197,11 +198,21 @@ def draw(rng: random.Random, most: int = 6) -> Drawn:
         several = together(rng, made.program) if rng.random() < 0.15 else []
         alone = rng.choice(sorted(PRIMITIVES))
         for primitive, args in several or [(alone, arguments(rng, alone, made.program))]:
+            if primitive == "lane" and not _holds(made.program, name, *args):
+                continue  # a contract, which is the caller's
             try:
                 made = made.then(primitive, *args)
             except ScheduleError as why:
                 refused.append((f"{primitive}{args}", str(why)))
     return Drawn(name, made.steps, made.program, refused)
+
+
+def _holds(p: flat.Program, name: str, loop: Word, size: Word) -> bool:
+    """Whether so many lanes have room for all turns of a loop, as far as sizes tell."""
+    sizes, x = case_of(name)[0].sizes, next((x for x in loops(p) if x.var.name == loop), None)
+    if x is None or any(isinstance(v, Var) and v.name not in sizes for v in walk(x.hi)):
+        return True
+    return any(isinstance(n, Load) for n in walk(x.hi)) or evaluate(x.hi, sizes) <= int(size)
 
 
 def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word, ...]]]:

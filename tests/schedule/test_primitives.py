@@ -31,6 +31,7 @@ HALVES = (
     "split(r, 2); kind(r_i, lane); kind(r_o, grid); split(o, 2); kind(o_i, lane); kind(o_o, grid)"
 )
 LANES = "lane(k, 16); lane(l, 16); lane(k1, 16)"
+QUERY = "lane(ii, 16); lane(e, 16); lane(jj, 16); lane(d, 16)"
 TAKEN = [
     # program, steps, executors
     ("spmm-sum", "fuse(i, f); kind(i_f, grid)", ALL),
@@ -177,6 +178,8 @@ REFUSED = [
     ("softmax", "lane(f, 16); work_list(i, p_j, 8, 4); kind(q4, lane)", "p_j is set outside of it, too"),
     ("spmm-sum", "lane(f, 16); work_list(i, p_j, 8, 1); lane(t, 16)", "p_j is set outside of it, too"),
     ("two-outputs", "jam(l, 4); compute_at(h, l)", "k1 is not known before the body of l"),
+    ("rows-linear", "split_reduction(d, atomic); lane(d, 16)", "all of it adds to one element of y"),
+    ("attention", f"{QUERY}; work_list(I, p_J, 2, 4); cache(q, t_o1)", "I of a list may be no row"),
     ("two-products", f"merge(i, i1); {LANES}; work_list(i, p_j, 4, 1)", "acc1 is made in i beside the"),
     ("epilogue", "merge(i, i1); lane(f, 16); lane(f1, 16); work_list(i, p_j, 4, 1)", "is made in i beside"),
     ("rows-linear", "split(d, 2); split_reduction(d_o, ordered)", "published inside r"),

@@ -1,7 +1,7 @@
-"""Transforms of torch.func: whether one is in force, and what must be made outside of them.
+"""Transforms of torch.func and inference mode: whether one is in force, and what must be made outside of them.
 
-Inside of a transform every new tensor is a wrapper that dies with it. What is kept beyond it, as the arrays that are
-derived from a structure, is made as if there were none.
+Inside of a transform every new tensor is a wrapper that dies with it, and in inference mode it is one that no gradient
+may need. What is kept beyond, as the arrays that are derived from a structure, is made as if there were none.
 
     @outside
     def as_csr(self): ...
@@ -26,11 +26,17 @@ def transformed() -> bool:
 
 
 def outside(fn: Callable[..., T]) -> Callable[..., T]:
-    """A function of a structure, made outside of all transforms, unless the structure is of one itself."""
+    """A function of a structure, made outside of inference mode and of all transforms, unless the structure is of one
+    itself."""
 
     @functools.wraps(fn)
     def made(s: Any, *args: Any, **how: Any) -> T:
-        if torch.compiler.is_compiling() or peek() is None or _inside(s):
+        if torch.compiler.is_compiling():
+            return fn(s, *args, **how)
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                return made(s, *args, **how)
+        if peek() is None or _inside(s):
             return fn(s, *args, **how)
         from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 

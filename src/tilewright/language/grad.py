@@ -72,6 +72,18 @@ class Gradient:
     saved: tuple[str, ...] = ()
 
 
+def d_of(t: Traced, name: str) -> str:
+    """The name of a tensor's gradient, d_x; the program's own names are taken."""
+    return _free(t, f"d_{name}")
+
+
+def _free(t: Traced, name: str) -> str:
+    taken = {*t.params, *(r.name for r in t.refs)}
+    while name in taken:
+        name += "_"
+    return name
+
+
 def gradient(t: Traced) -> Gradient:
     """The reverse of a traced program; NoGradient names the statement that has none."""
     if len(t.body) != 1 or not isinstance(t.body[0], Assign):
@@ -81,7 +93,7 @@ def gradient(t: Traced) -> Gradient:
         raise error("no-gradient", name=t.name, got="it has a compacted axis")
     back = _Back(t)
     for target, value in list(zip(s.targets, s.values, strict=True))[:1]:
-        seed = Load(back.ref(f"d_{target.buffer.name}"), target.indices)
+        seed = Load(back.ref(d_of(t, target.buffer.name)), target.indices)
         axes = tuple(dict.fromkeys(n for n in walk(target.indices) if isinstance(n, Index)))
         back.order, back.outside = axes, tuple(_outside(value))
         back.visit(value, seed, axes, ())
@@ -249,7 +261,7 @@ class _Back:
     def keep(self, e: Reduce) -> Load:
         """An intermediate: the reduction as a program of its own, read back by its free indices."""
         axes = tuple(sorted(dict.fromkeys(free_indices(e)), key=self.rank))
-        name = f"kept{len(self.first)}"
+        name = _free(self.t, f"kept{len(self.first)}")
         target = Load(self.ref(name), axes)
         self.first.append(self.program(f"{self.t.name}_{name}", name, Assign((target,), (e,))))
         return target
@@ -273,11 +285,12 @@ class _Back:
                 body = Reduce(monoids("f32")["sum"], over, (body,))
             if len(load.indices) > 1:
                 body = Stored(load) * body
-            target = Load(self.ref(f"d_{name}"), load.indices)
+            own = d_of(self.t, name)
+            target = Load(self.ref(own), load.indices)
             nth = len(made.get(name, ()))
             label = f"{self.t.name}_d_{name}{nth or ''}"
             made.setdefault(name, []).append(
-                self.program(label, f"d_{name}", Assign((target,), (body,)), name)
+                self.program(label, own, Assign((target,), (body,)), name)
             )
         return {n: tuple(ps) for n, ps in made.items()}
 

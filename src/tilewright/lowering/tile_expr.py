@@ -314,7 +314,7 @@ class Tiler(Addresser):
             self.why = f"one side does not depend on {k.name}"
             return None
         a, b = (self.side(side) for side in sides)
-        a, b = self.agree(a, b)
+        a, b = self.agree(a, b, all(self.lone(side) for side in sides))
         made_a, made_b = self.oriented(a, (state[0], k)), self.oriented(b, (k, state[1]))
         start = None if acc is None else self.broadcast(self.value(acc), state)
         d = "f64" if dtype_of(a.e) == "f64" else "f32"
@@ -335,12 +335,17 @@ class Tiler(Addresser):
         e = Cast(half.pop(), t.e) if half else t.e
         return self.emit("side", dtype_of(e), e, t.lanes)
 
-    def agree(self, a: Tiled, b: Tiled) -> tuple[Tiled, Tiled]:
-        """A 16-bit operand makes the other one 16-bit too."""
+    def lone(self, terms: list[Expr]) -> bool:
+        """Whether an operand is what memory holds, not computed."""
+        f = terms[0].a if isinstance(terms[0], Cast) else terms[0]
+        return len(terms) == 1 and (isinstance(f, Load) or f in self.zero_under)
+
+    def agree(self, a: Tiled, b: Tiled, held: bool) -> tuple[Tiled, Tiled]:
+        """Beside a 16-bit operand one that was computed becomes 16-bit too; what memory holds keeps all its bits."""
         da, db = dtype_of(a.e), dtype_of(b.e)
-        if da in HALF and db not in HALF:
+        if da in HALF and db not in HALF and not held:
             b = self.emit("side", da, Cast(da, b.e), b.lanes)
-        elif db in HALF and da not in HALF:
+        elif db in HALF and da not in HALF and not held:
             a = self.emit("side", db, Cast(db, a.e), a.lanes)
         elif da != db:
             d = promote(da, db)

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tilewright.language.grad import d_of
 from tilewright.language.trace import Traced, source_of
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
@@ -62,7 +63,7 @@ def _gradients(
             )
     if grads[0] is None:
         return [None] * len(needs)
-    work.add_gradient(f"d_{outs[0]}", grads[0])
+    work.add_gradient(d_of(made.template.traced, outs[0]), grads[0])
     wanted = [n for n, need in zip(made.names, needs, strict=True) if need]
     gradient = made.template.grad
     for t in _needed(gradient.first, [p for n in wanted for p in gradient.of.get(n, ())]):
@@ -96,7 +97,8 @@ def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]
         args = {a.name: a for a in made.args}
         for s in made.steps:
             args |= {t.name: made.arg_of(t, s) for t in s.bound.program.outputs}
-        args[f"d_{out.name}"] = replace(made.arg_of(out, last), name=f"d_{out.name}")
+        seed = d_of(made.template.traced, out.name)
+        args[seed] = replace(made.arg_of(out, last), name=seed)
         programs = [p for n in wanted for p in gradient.of.get(n, ())]
         steps: list[Step] = []
         for t in (*_needed(gradient.first, programs), *programs):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilewright.formats.merge import rows_of
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 from tilewright.ops.args import LIST, T_LIST
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
@@ -106,6 +107,7 @@ def choose(
     return made
 
 
+@outside
 def work_list_of(s: Structure, setting: Setting) -> WorkList:
     columns, alike = setting.get("columns", 1), setting.get("alike", 0)
     key = ("list", setting["rows"], setting["long"], setting["chunk"], columns, alike)
@@ -122,6 +124,7 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
     return made
 
 
+@outside
 def segments_of(s: Structure, setting: Setting) -> WorkList:
     """Parts of rows, for what is done entry by entry."""
     alike = setting.get("alike", 0)
@@ -133,6 +136,7 @@ def segments_of(s: Structure, setting: Setting) -> WorkList:
     return made
 
 
+@outside
 def ranks_of(s: Structure) -> Tensor:
     """Places of the rows in an order in which neighbours share columns."""
     if "ranks" not in s.plans:

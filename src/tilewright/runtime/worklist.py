@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tilewright.formats.transforms import outside
 from tilewright.schedule.options import Setting
 
 
@@ -32,6 +33,7 @@ class WorkList:
     counters: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     spaces: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
+    @outside
     def done(self, tiles: int, stream: int) -> Tensor:
         """Zeroed counters; kernels leave them zero."""
         key = (tiles, stream)
@@ -41,6 +43,7 @@ class WorkList:
             )
         return self.counters[key]
 
+    @outside
     def space(self, width: int, stream: int) -> Tensor:
         """Room for one fp32 partial row for each slot."""
         key = (width, stream)

@@ -136,6 +136,14 @@ def uneven(p: flat.Program) -> str:
     return ""
 
 
+def adds_up(p: flat.Program, loop: Loop) -> str:
+    """A buffer with an element that every turn of a loop adds to."""
+    adds = (s for s in within(loop.body) if isinstance(s, stmt.Atomic))
+    return next(
+        (s.buffer.name for s in adds if loop.var not in flat.made_of(p.body, *s.indices)), ""
+    )
+
+
 def republished(p: flat.Program) -> str:
     """Why a program would publish one piece of a row several times: a loop around it that is not over pieces."""
     for x in loops(p):

@@ -16,6 +16,7 @@ from tilewright.ir.flat import Loop
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import edit, find, illegal, loops, uses
 from tilewright.schedule.legal import (
+    adds_up,
     at_least,
     bound_lane,
     carried,
@@ -167,6 +168,8 @@ def _from_to_lane(
     if to == "lane" and set_elsewhere(p, loop.var.name):
         why = set_elsewhere(p, loop.var.name)
         raise illegal(what, why, "make it a lane before loops are copied", ir=loop)
+    if to == "lane" and adds_up(p, loop):
+        raise illegal(what, f"all of it adds to one element of {adds_up(p, loop)}", ir=loop)
     if to == "lane" and in_order(loop):
         raise illegal(what, in_order(loop), "keep it serial", ir=loop)
     if to == "lane" and uneven(made):

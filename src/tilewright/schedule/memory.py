@@ -129,9 +129,14 @@ def cache(p: flat.Program, buffer: str, name: str) -> flat.Program:
         raise illegal(
             what, why, "make the loop that it runs over lanes, or name a loop inside", ir=loop
         )
+    guards = _shared_guards(loop, sites, inner, lanes)
+    listed = [v.name for v in _from_list(p) if uses(at, v)]
+    if listed and any(len(around) > len(guards) for _, around in sites):
+        why = f"{listed[0]} of a list may be no row, and is not asked for before {name}"
+        raise illegal(what, why, "cache before rows come from a list", ir=loop)
     value = Var(fresh(p, f"{buffer}_at"), load.buffer.dtype)
     body: tuple[stmt.Stmt, ...] = (stmt.Let(value, at),)
-    for g in _shared_guards(loop, sites, inner, lanes):
+    for g in guards:
         body = (stmt.Guard(g, body),)
     for s in reversed(list({s.var: s for s in lanes if uses((at, body), s.var)}.values())):
         body = (replace(s, body=body),)
@@ -140,6 +145,12 @@ def cache(p: flat.Program, buffer: str, name: str) -> flat.Program:
     if unset(made):
         raise illegal(what, f"{unset(made)} is not known before {name}", ir=loop)
     return made
+
+
+def _from_list(p: flat.Program) -> list[Var]:
+    """Variables that are read from a work list."""
+    lets = [s for s in within(p.body) if isinstance(s, stmt.Let)]
+    return [s.var for s in lets if isinstance(s.value, Load) and s.value.buffer.role == "plan"]
 
 
 Guards = tuple[Expr, ...]
