@@ -391,3 +391,23 @@ def test_names_of_gradients_are_free(where: Place) -> None:
     want = torch.autograd.grad((torch.softmax(scores, 1) @ z).square().sum(), (u, z))
     for a, b in zip(got, want, strict=True):
         close(a, b)
+
+
+@tw.program
+def named_as_parts(a: Any, f_o: Any, f_i: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * f_o[j, f]) + f_i[f]
+
+
+@pytest.mark.parametrize("width", [3, 600])
+def test_names_of_parts_of_loops_are_free(width: int, where: Place) -> None:
+    """Loops that are split have parts f_o and f_i; tensors of these names are no hindrance, nor is d_o beside d."""
+    dense = matrix(5, 4, device=where.device)
+    x, b = randn(4, width, device=where.device), randn(width, seed=1, device=where.device)
+    close(named_as_parts(tw.SparseTensor.from_dense(dense), x, b), dense @ x + b)
+    q = randn(1, 1, 16, 8, device=where.device).double().requires_grad_()
+    v = randn(1, 1, 16, width, seed=2, device=where.device).double()
+    mask = tw.block_mask(torch.ones(1, 1, dtype=torch.bool, device=where.device), block=16)
+    (got,) = torch.autograd.grad(tw.attention(q, q.detach(), v, mask=mask).square().sum(), q)
+    other = torch.nn.functional.scaled_dot_product_attention(q, q.detach(), v)
+    close(got, torch.autograd.grad(other.square().sum(), q)[0])

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 
 RESERVED = frozenset(
     "int float double char long short void for while if else do return const static struct union "
     "signed unsigned goto switch case default break continue register restrict inline auto extern "
+    "enum sizeof typedef volatile NULL EOF errno M_PI "
     "tl triton range min max exp log abs pow math x86 unix linux main".split()
 )
 
 
-class Names:
-    """A counter for each stem; no name is given twice, be it as another stem: r1, then r, r2."""
+PARTS = ("", "_o", "_i", "_p", "_t")  # of a loop that is split
 
-    def __init__(self) -> None:
+
+class Names:
+    """A counter for each stem; no name is given twice, be it as another stem: r1, then r, r2.
+
+    taken: names that neither a loop nor a part of it may have.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
         self.used: dict[str, int] = {}
         self.given: set[str] = set()
+        self.taken = frozenset(taken)
 
     def fresh(self, stem: str) -> str:
         stem = clean(stem)
@@ -25,7 +34,7 @@ class Names:
             n = self.used.get(stem, 0)
             self.used[stem] = n + 1
             made = f"{stem}{n}" if n else stem
-            if made not in self.given:
+            if made not in self.given and self.taken.isdisjoint(made + end for end in PARTS):
                 self.given.add(made)
                 return made
 
