@@ -107,6 +107,9 @@ def test_another_kind_of_loop(dumped: Callable[[str], Path]) -> None:
     path = dumped("c") / "04_scheduled.py"
     assert "omp parallel" in driver.resume(path).text
     edit(path, ("for i in grid(n_i)", "for i in serial(n_i)"))
+    with pytest.raises(tw.TilewrightError, match="leave `balance` out"):
+        driver.resume(path)
+    edit(path, (", balance=a_indptr)", ")"))
     kernel = driver.resume(path)
     assert "omp parallel" not in kernel.text
     close(launched(kernel), product())

@@ -343,9 +343,14 @@ def test_copies_share_an_address(tiled: Place) -> None:
         assert re.search(r"a_indices_ptr \+ .* \+ q\d*( \* 4)?[,)]", body), body
 
 
-@pytest.mark.parametrize("width", [32, 128, 130, 512])
-def test_gathers_are_asked_for_early(width: int) -> None:
-    """On the CPU, at every width: rows of x that are not in a cache take as long as hundreds of products."""
+@pytest.mark.parametrize(("width", "lines"), [(32, 2), (128, 8), (130, 5), (512, 8)])
+def test_gathers_are_asked_for_early(width: int, lines: int) -> None:
+    """On the CPU, at every width: rows of x that are not in a cache take as long as hundreds of products.
+
+    All lines of a tile are asked for, and so many entries ahead that they are 16 KB.
+    """
     A = tw.SparseTensor.from_dense(matrix(30, 40))
     plan = tw.spmm.plan(A, randn(40, width))
-    assert "__builtin_prefetch(x" in plan.kernel.stages["c"]
+    ahead = min(32, (16 << 10) // (4 * width))
+    said = rf"tw_early\(x \+ .*tw_min_i64\(p_j \+ {ahead}, a_nnz - 1\).*, {lines}\);"
+    assert re.search(said, plan.kernel.stages["c"])

@@ -263,6 +263,8 @@ def arguments(rng: random.Random, primitive: str, p: flat.Program) -> tuple[Word
         elif w.name == "buffer":
             written = [b.name for b in p.buffers if (b.role == "in") == (primitive == "cache")]
             made.append(rng.choice(written if rng.random() < 0.9 else [b.name for b in p.buffers]))
+        elif w.name == "array":
+            made.append(rng.choice([b.name for b in p.buffers if b.role == "index"] or ["x"]))
         elif w.annotation == "int":
             made.append(rng.choice(WHOLE if primitive == "lane" else (1, 2, 3, 4, 8)))
         else:

@@ -24,6 +24,7 @@ from tilewright.schedule.record import Schedule, apply, parse_steps
 from tilewright.support.errors import ScheduleError
 
 ALL = frozenset(PLACES)
+TILE = {"tile", "triton"}
 TILED = (
     "split(i, 4); kind(i_i, lane); kind(i_o, grid); split(n, 8); kind(n_i, lane); kind(n_o, grid)"
 )
@@ -50,6 +51,15 @@ TAKEN = [
     ("softmax", "unroll(p_j, 4); kind(i, grid)", ALL),
     ("spmm-sum", "kind(i, grid); persistent(i, 2); lane(f, 16)", ALL),
     ("spmm-sum", "kind(i, grid); persistent(i, 64)", ALL),
+    ("spmm-sum", "kind(i, grid); balance(a_indptr)", ALL - TILE),
+    (
+        "spmm-max",
+        "split(f, 2); kind(f_i, lane); kind(i, grid); kind(f_o, grid); balance(a_indptr)",
+        ALL - TILE,
+    ),
+    ("two-outputs", "kind(i, grid); kind(i1, grid); balance(a_indptr)", ALL - TILE),
+    ("spmm-sum", "prefetch(p_j, 2); kind(i, grid); lane(f, 16)", ALL - TILE),
+    ("sddmm", "prefetch(p_i, 3); split(k, 4); kind(k_i, lane)", ALL - TILE),
     ("sddmm", "split(p_i, 4); kind(p_i_i, lane); kind(p_i_o, grid); persistent(p_i_o, 2)", ALL),
     ("spmm-max", "fuse(i, f); kind(i_f, grid); persistent(i_f, 3)", ALL),
     ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 2)", ALL - {"c"}),
@@ -148,6 +158,10 @@ REFUSED = [
     ("spmm-sum", "kind(p_j, unroll)", "is not a constant"),
     ("spmm-sum", "persistent(i, 2)", "it is not a grid loop"),
     ("spmm-sum", "kind(i, grid); persistent(i, 0)", "0 is less than 1"),
+    ("spmm-sum", "balance(a_indptr)", "no outermost grid loop has a turn for each of its rows"),
+    ("spmm-sum", "kind(i, grid); balance(a_indices)", "no outermost grid loop has a turn for each"),
+    ("spmm-sum", "kind(i, grid); balance(x)", "no such array of rows; there are a_indptr, a_indices"),
+    ("spmm-sum", "split(f, 2); reorder(i, f_o); kind(f_o, grid); kind(i, grid); balance(a_indptr)", "no outermost"),
     ("spmm-sum", "lane(i, 16)", "the bounds of p_j would differ from lane to lane"),
     ("spmm-sum", "kind(i, grid); kind(p_j, grid)", "it starts at a_indptr[i]"),
     ("spmm-sum", "split(p_j, 2); kind(p_j_o, grid)", "it carries the reduction acc"),

@@ -14,9 +14,9 @@ from typing import Any
 
 from tilewright.analysis.cost import BYTES
 from tilewright.codegen.c_expr import Expressions
+from tilewright.codegen.c_memory import LINE, MOST
 from tilewright.codegen.c_prelude import TYPES, prelude
 from tilewright.codegen.c_search import SEARCH
-from tilewright.codegen.c_stream import LINE, STREAM
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
     INTS,
@@ -35,7 +35,9 @@ from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply
 from tilewright.ir.node import rebuild, substitute, walk
 from tilewright.lowering.lanes import lanes_of
+from tilewright.schedule.balance import balanced
 from tilewright.schedule.options import GRAIN
+from tilewright.schedule.shape import is_unit
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -67,6 +69,12 @@ def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
         ),
         ("tensorise", p.tensor, "the C compiler has no matrix products", "leave it out"),
         ("scan", p.scan, "a thread counts alone", "leave it out"),
+        (
+            "balance",
+            p.balance and not balanced(p),
+            "its rows are no turns of a grid loop any more",
+            "leave `balance` out, or let it be the last step",
+        ),
     ):
         if asked:
             expected = "a schedule for the CPU"
@@ -78,7 +86,6 @@ def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
         lines = [f"const _Bool tw_far = {printer.touched()} > TW_FAR;", *lines]
     body = "\n".join("  " + line for line in lines)
     used = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
-    used += STREAM if "tw_stream(" in body else ""
     return f"{prelude(body)}{used}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
 
 
@@ -146,9 +153,8 @@ class _Printer(Expressions):
                 return self.over(self.sorted(lanes_of((at, v), self.table)), lines, guards)
             case stmt.Append() if s.at is None:
                 return self.append(s, lanes, guards)
-            case stmt.Prefetch(b, (at,)):
-                at = substitute(self.full(at), {v: Const(0, "i64") for v in self.extents})
-                return [f"__builtin_prefetch({b.name} + {self.expr(at, 6)});"]
+            case stmt.Prefetch(b, (at,), span):
+                return self.early(b, self.full(at), span)
         raise error(
             "unsupported",
             ir=s,
@@ -179,6 +185,14 @@ class _Printer(Expressions):
         leave = f"tw_stream({to}, {held}, {size});"
         return [*made, f"if (tw_far && TW_LINE({to})) {leave}", "else {", *_in(plain), "}"]
 
+    def early(self, b: Any, at: Expr, span: int) -> list[str]:
+        """Ask for all lines of what lanes, or the loops inside, will read."""
+        side = [self.extents[v] for v in self.extents if is_unit(v, at)]
+        lines = min(-(-max([span, *side]) * BYTES[b.dtype] // LINE), MOST)
+        at = substitute(at, {v: Const(0, "i64") for v in self.extents})
+        place = f"{b.name} + {self.expr(at, 6)}"
+        return [f"tw_early({place}, {lines});" if lines > 1 else f"__builtin_prefetch({place});"]
+
     def touched(self) -> str:
         """The bytes of all arrays, as far as their sizes are told."""
         told = lambda b: all(v in self.p.sizes for v in walk(b.shape) if isinstance(v, Var))
@@ -199,6 +213,8 @@ class _Printer(Expressions):
         return e
 
     def grid(self, s: Loop, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
+        if s in balanced(self.p):
+            return self.queues(s, lanes, guards)
         nest = [s]
         while len(nest[-1].body) == 1 and isinstance(nest[-1].body[0], Loop):
             if nest[-1].body[0].kind != "grid":
@@ -223,6 +239,31 @@ class _Printer(Expressions):
         if not streams:
             return made
         return [f"#pragma omp parallel {team}", "{", *_in([*made, "TW_FENCE;"]), "}"]
+
+    def queues(self, s: Loop, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
+        """Rows in pieces of about the same work, taken from queues."""
+        self.parallel = True
+        inner = self.block(s.body, lanes, guards)
+        self.parallel = False
+        (begin,) = (b for b in self.p.buffers if b.name == self.p.balance)
+        i, rows = s.var.name, self.expr(self.full(s.hi))
+        cut = lambda piece: f"tw_cut_{begin.dtype}({begin.name}, {rows}, {piece}, tw_pieces)"
+        loop = [
+            "for (int64_t tw_piece; (tw_piece = tw_take(tw_queues, n_threads)) >= 0;) {",
+            f"  const int64_t {i}_end = {cut('tw_piece + 1')};",
+            f"  for (int64_t {i} = {cut('tw_piece')}; {i} < {i}_end; ++{i}) {{",
+            *_in(_in(inner)),
+            "  }",
+            "}",
+        ]
+        fence = ["TW_FENCE;"] if any("tw_stream(" in line for line in inner) else []
+        made = [
+            "tw_queue tw_queues[n_threads];",
+            f"const int64_t tw_pieces = tw_deal(tw_queues, {rows}, {self.grain}, n_threads);",
+            "#pragma omp parallel num_threads(n_threads)",
+            *(["{", *_in([*loop, *fence]), "}"] if fence else loop),
+        ]
+        return ["{", *_in(made), "}"]
 
     def head(self, v: Var, lo: Expr, hi: Expr) -> str:
         ends = f"{v.name} = {self.expr(self.full(lo))}, {v.name}_end = {self.expr(self.full(hi))}"

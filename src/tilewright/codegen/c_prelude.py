@@ -8,6 +8,8 @@ In: the text of a kernel. Out: what must stand in front of it.
 from __future__ import annotations
 
 from tilewright.codegen.c_math import functions
+from tilewright.codegen.c_memory import memory
+from tilewright.codegen.c_team import team
 
 TYPES = {
     "f64": "double",
@@ -59,14 +61,6 @@ WHERE = """
 #define TW_WHERE(type, c, a, b) ({ const type tw_a = (a), tw_b = (b); (c) ? tw_a : tw_b; })
 """
 
-# A thread takes as many turns at once as are worth asking for, and leaves some for the others.
-SHARE = """
-static inline int64_t tw_share(int64_t turns, int64_t most, int threads) {
-  const int64_t share = turns / (8 * threads) + 1;
-  return share < most ? share : most;
-}
-"""
-
 
 def unary(op: str, a: str, dtype: str) -> str:
     """The text of a scalar function."""
@@ -90,5 +84,4 @@ def prelude(text: str) -> str:
     called = functions(text)
     macros = (MAD if "TW_MAD" in called else "") + (ATOMIC if "TW_ATOMIC" in text else "")
     macros += WHERE if "TW_WHERE" in text else ""
-    macros += SHARE if "tw_share" in text else ""
-    return HEADERS + macros + called
+    return HEADERS + macros + called + team(text) + memory(text)

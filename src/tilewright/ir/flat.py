@@ -13,7 +13,8 @@ that its arguments depend on, less those opened (or opened again) after its Init
 `divisors` are facts about sizes (the width class): {n_f: 16} lets a split by 16 drop its guard. `order` and `swizzle`
 say how the grid is walked; `tensor` names lanes that must be folded by a matrix product, or not at all.
 `streams` are buffers whose elements are touched once and need not stay in caches. `scan`: numbers of a running total
-that a thread adds up by itself before threads meet (0: none).
+that a thread adds up by itself before threads meet (0: none). `balance`: the array that says where the work of each
+turn of the grid loop begins, by which threads share them.
 
 Its text (all forms: ir/text/stmt.py):
 
@@ -60,6 +61,7 @@ class Program(Node):
     tensor: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
     scan: int = 0
+    balance: str = ""
 
 
 def made_of(body: Any, *exprs: Expr) -> set[Var]:

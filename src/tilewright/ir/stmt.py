@@ -2,7 +2,7 @@
 
     stmt := Let(var, value) | Init(state, monoid) | Fold(state, monoid, args) | Join(state, monoid, other)
           | Store(buffer, indices, value) | Atomic(op, buffer, indices, value) | Guard(cond, body)
-          | If(cond, then, orelse) | Append(list, count, group, slot, where, value) | Prefetch(buffer, indices)
+          | If(cond, then, orelse) | Append(list, count, group, slot, where, value) | Prefetch(buffer, indices, span)
           | Publish(state, monoid, slot, nth, pieces, body)
 
 A reduction is Init, then Fold inside loops, then a Let of the finalised state. Join combines two states.
@@ -97,10 +97,11 @@ class If(Stmt):
 
 @node
 class Prefetch(Stmt):
-    """buffer[indices] will be read soon; means nothing"""
+    """buffer[indices], and `span` elements from there on, will be read soon; means nothing"""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
+    span: int = 1
 
 
 @node

@@ -46,6 +46,8 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
     """Stage III -> tile form."""
     check_reads(p)
     check_splits(p)
+    if p.balance:
+        raise refuse("balance", "Triton's programs are one row or tile each", "use work_list")
     lower = _Lower(p)
     lower.grid_vars()
     lower.block(p.body)

@@ -4,7 +4,7 @@ An operator needs none of its own: a user's program over rows has the space that
 are those of `Step.setting` and the two schedules; what depends on the call is the width and the dtype.
 
     print(lists(128, False))
-    c(32).why_not({"width": 128, "prefetch": 8, "grain": 7})     # "grain=7: one of 16, 64, ..."
+    c(32).why_not({"width": 128, "prefetch": 8, "grain": 7})     # "grain=7: one of 64, 256, ..."
 """
 
 from __future__ import annotations
@@ -218,6 +218,6 @@ def c(span: int) -> Space:
         (
             Param("width", tuple(w for w in C_WIDTHS if w < span or w == enough)),
             Param("prefetch", (0, 4, 8, 16)),
-            Param("grain", (16, 64, 256, 1024)),
+            Param("grain", (64, 256, 1024, 4096)),
         ),
     )

@@ -78,9 +78,11 @@ def far() -> int:
 
 
 def target_flags() -> tuple[str, ...]:
+    """gcc would jam loops around lanes that are vectors already: a quarter of the speed (measured)."""
     native = ("-march=native",) if platform.machine() in ("x86_64", "AMD64") else ("-mcpu=native",)
     wide = ("-mprefer-vector-width=512",) if native[0] == "-march=native" else ()
-    return (*FLAGS, *native, *wide, f"-DTW_FAR={far()}")
+    apart = () if "clang" in compiler()[1] else ("-fno-loop-unroll-and-jam",)
+    return (*FLAGS, *native, *wide, *apart, f"-DTW_FAR={far()}")
 
 
 def build(source: str, name: str, fuse: bool = True, any_order: bool = False) -> ctypes._CFuncPtr:  # type: ignore[name-defined]

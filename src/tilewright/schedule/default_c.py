@@ -2,11 +2,11 @@
 
 In: an unscheduled stage III program and the known sizes. Out: a scheduled one with its steps, for `emit_c`.
 
-    last dense spatial loop       lanes (exact width, or tiles of it outermost)
+    last dense spatial loop       lanes: exact width, or tiles of it, inside rows that gather and outermost elsewhere
     outermost spatial loops       the grid: OpenMP threads
+    rows with their own lengths   shared by their entries
     innermost dense reduction     lanes, when its extent is a constant
     long ones                     16 lanes of partial sums, added up at the end
-    entries with long sums        four side by side
     variable reductions           serial, with gathers prefetched; entries likewise
     searches with growing keys    from the place before
     outputs written by lanes      need not stay in caches
@@ -22,18 +22,23 @@ from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.schedule.append import append_of
+from tilewright.schedule.balance import counts
 from tilewright.schedule.default_append import append_c
 from tilewright.schedule.edit import loops
 from tilewright.schedule.follow import followed
-from tilewright.schedule.legal import carried, within
+from tilewright.schedule.legal import carried
+from tilewright.schedule.memory import row_bytes
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
-PARTS = 16
-LONG, SEVERAL = 256, 4  # measured: shorter sums gain nothing
+PARTS, COPIED = (
+    16,
+    512,
+)  # lanes of partial sums; longest sum that is written out: the end of a loop is hard to foresee
+AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
 PLAIN = ("neg", "abs", "relu", "sqrt")
 
 
@@ -49,8 +54,6 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
             s = _early(s, x.var.name, options)
     for r in nest.reductions:
         s = _reduction(s, nest, r, options)
-    for x in nest.spatial:
-        s = _several(s, nest, x)
     return _leave(_follow(_threads(s)))
 
 
@@ -74,7 +77,7 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     else:
         s = s.then("split", name, options.width)
     s = s.then("kind", f"{name}_i", "lane")
-    if len(nest.spatial) == 2 and nest.spatial[0].body == (last,):
+    if len(nest.spatial) == 2 and nest.spatial[0].body == (last,) and not nest.gathers:
         s = s.then("reorder", nest.spatial[0].var.name, f"{name}_o")
     return s
 
@@ -103,7 +106,8 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Sch
     extent = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else 0
     if extent >= 4 * PARTS and extent % PARTS == 0 and not lanes:
         s = s.then("split", r.name, PARTS).then("kind", f"{r.name}_i", "lane")
-        return s.then("rfactor", f"{r.name}_i")
+        s = s.then("rfactor", f"{r.name}_i")
+        return s.then("kind", f"{r.name}_o", "unroll") if extent <= COPIED else s
     if 0 < extent <= options.width:
         return s.then("kind", r.name, "lane")
     s = s.then("split", r.name, options.width)
@@ -111,22 +115,12 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Sch
 
 
 def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
-    """Gathers of a loop over entries asked for ahead, if there are any."""
+    """Gathers of a loop over entries asked for ahead, if there are any: so many that they are as many bytes."""
     if not options.prefetch:
         return s
+    entries = (options.prefetch << 10) // (row_bytes(s.program, name) or WIDE)
     try:
-        return s.then("prefetch", name, options.prefetch)
-    except ScheduleError:
-        return s
-
-
-def _several(s: Scheduled, nest: Nest, x: flat.Loop) -> Scheduled:
-    """Entries with long sums, a few at a time: one alone waits for memory, line after line."""
-    long = [r for r in nest.reductions if isinstance(r.loop.hi, Const) and r.loop.hi.value >= LONG]
-    if isinstance(x.lo, Const) or not any(r.loop in within(x.body) for r in long):
-        return s
-    try:
-        return s.then("jam", x.var.name, SEVERAL)
+        return s.then("prefetch", name, max(1, min(entries, AHEAD)))
     except ScheduleError:
         return s
 
@@ -154,14 +148,27 @@ def _rounds(n: Node) -> bool:
 
 
 def _threads(s: Scheduled) -> Scheduled:
-    """The outermost spatial loops, as many as stand directly inside each other; inner ones that merge stay serial."""
+    """The outermost spatial loops, as many as stand directly inside each other; inner ones that merge stay serial.
+
+    Rows with entries of their own number are shared by it, and whole.
+    """
     top, inner = s.program.body[0] if s.program.body else None, False
     while isinstance(top, flat.Loop) and top.kind == "serial" and not carried(top):
         if not isinstance(top.lo, Const) or (inner and growing(top)):
             break
         s = s.then("kind", top.var.name, "grid")
+        rows = [] if inner else _begins(top)
+        if rows:
+            return s.then("balance", rows[0])
         top, inner = top.body[0] if len(top.body) == 1 else None, True
     return s
+
+
+def _begins(rows: flat.Loop) -> list[str]:
+    """The arrays that say where the entries of each turn of a loop begin."""
+    inside = [x.lo for x in walk(rows.body) if isinstance(x, flat.Loop)]
+    found = [e.buffer for e in inside if isinstance(e, Load) and e.indices == (rows.var,)]
+    return [b.name for b in found if b.role == "index" and counts(b, rows)]
 
 
 def _follow(s: Scheduled) -> Scheduled:

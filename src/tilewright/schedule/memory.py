@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+from tilewright.analysis.cost import BYTES
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, select
+from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, minimum
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import substitute, transform, walk
 from tilewright.lowering.lanes import value_lanes
 from tilewright.schedule.edit import blocks, edit, find, illegal, uses
 from tilewright.schedule.legal import APART, at_least, fresh, sets, unset, within
+from tilewright.schedule.shape import is_unit
 
 
 def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early
 
-    Loops inside of it begin where they begin: the first element of a row is asked for. Near the end of a row the
-    entries ahead are those of the next ones.
+    What lanes and the loops inside read, side by side, is asked for as a whole. Near the end of a row the entries
+    ahead are those of the next ones.
     """
     what, loop = f"prefetch({name}, {distance})", find(p, name)
     at_least(what, distance)
@@ -42,6 +44,7 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
                 substitute(
                     x.indices, {**first, let.var: Load(table, (_ahead(p, s, table, distance),))}
                 ),
+                _span(s, x),
             )
             for let, table, x in gathers
         ]
@@ -51,12 +54,41 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     return edit(p, name, rule)
 
 
+def _span(loop: Loop, x: Load) -> int:
+    """How many elements, side by side, the loops inside of a loop read."""
+    found = [n for n in walk(loop.body) if isinstance(n, Loop) and is_unit(n.var, x.indices[-1])]
+    ends = [(n.lo, n.hi) for n in found]
+    return max(
+        (int(b.value - a.value) for a, b in ends if isinstance(a, Const) and isinstance(b, Const)),
+        default=1,
+    )
+
+
+def row_bytes(p: flat.Program, name: str) -> int:
+    """The bytes from one row to the next of what a loop gathers, of the longest; 0 where that is not known."""
+    found = [
+        _stride(let.var, x.indices[-1]) * BYTES[x.buffer.dtype]
+        for let, _, x in _gathers(find(p, name))
+    ]
+    return max(found, default=0)
+
+
+def _stride(v: Var, e: Expr) -> int:
+    """The number that a variable is multiplied by, where it is a constant."""
+    match e:
+        case Bin("*", a, Const(n)) if a is v:
+            return int(n)
+        case Bin("+", a, b):
+            return _stride(v, a) + _stride(v, b)
+    return int(e is v)
+
+
 def _ahead(p: flat.Program, loop: Loop, table: Buffer, distance: int) -> Expr:
     """The place to look ahead at: rows of one array follow one another, other ranges end where they end."""
     rows = [e.buffer for e in (loop.lo, loop.hi) if isinstance(e, Load)]
     known = all(v in p.sizes for v in walk(table.shape[0]) if isinstance(v, Var))
     end = table.shape[0] if known and len(rows) == 2 and rows[0] == rows[1] else loop.hi
-    return select(loop.var + distance < end, loop.var + distance, loop.var)
+    return minimum(loop.var + distance, end - 1)
 
 
 def stream(p: flat.Program, *names: str) -> flat.Program:

@@ -12,7 +12,7 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     stream                       1: entries leave the caches early, so that x may stay
     blocks                       blocks of a row in one step of a product
     warps, stages, registers     of the Triton program; registers: at most so many a thread
-    width, prefetch, grain       of a C loop: the lanes, entries ahead and iterations of `COptions`
+    width, prefetch, grain       of a C loop: the lanes, kilobytes ahead and iterations of `COptions`
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 Setting = dict[str, int]
 WARPS = 4  # of a program that does not say
-GRAIN = 256  # likewise, iterations of a C loop
+GRAIN = 1024  # likewise, iterations of a C loop
 CORES = 132  # likewise, multiprocessors: those of an H200
 
 
@@ -67,11 +67,11 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 
 @dataclass(frozen=True)
 class COptions:
-    """grain: iterations a thread takes at once, at most; prefetch: entries ahead (0: none); width: lanes of the feature
-    loop; fuse: products and sums may become one instruction."""
+    """grain: iterations a thread takes at once, at most; prefetch: kilobytes of gathered rows that are asked for ahead
+    (0: none); width: lanes of the feature loop; fuse: products and sums may become one instruction."""
 
     grain: int = GRAIN
-    prefetch: int = 8
+    prefetch: int = 16
     width: int = 128
     fuse: bool = True
 

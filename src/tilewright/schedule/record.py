@@ -23,6 +23,7 @@ from tilewright.schedule import coord as stage_one
 from tilewright.schedule import loop, memory, reduce, together, work
 from tilewright.schedule.append import carry, scan
 from tilewright.schedule.attach import attach
+from tilewright.schedule.balance import balance
 from tilewright.schedule.bits import bits
 from tilewright.schedule.clamp import clamp
 from tilewright.schedule.edit import illegal
@@ -39,7 +40,7 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "reorder": stage_one.reorder,
 }
 _LOOPS = (loop.split, loop.fuse, loop.unroll, jam, loop.kind, loop.lane, loop.reorder)
-_GRID = (loop.order, loop.swizzle, loop.persistent, share)
+_GRID = (loop.order, loop.swizzle, loop.persistent, share, balance)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)

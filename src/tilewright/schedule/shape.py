@@ -79,6 +79,11 @@ class Nest:
                     return (s, r) if self.fits_lanes(s, r) and self.alone(r) else None
         return None
 
+    @property
+    def gathers(self) -> bool:
+        """Whether a reduction runs over stored entries."""
+        return any(r.variable for r in self.reductions)
+
     @cached_property
     def edges(self) -> tuple[Loop, Loop] | None:
         """(rows, entries): something done for each stored entry of a row."""

@@ -227,7 +227,7 @@ def product(rows: int, cols: int, inner: int, itemsize: int, m: Machine) -> Mode
 
 
 def native(s: Statistics, span: int, itemsize: int, m: Machine) -> Model:
-    """Rows in C: `grain` rows a thread at once, feature tiles of `width`, gathers asked for `prefetch` ahead."""
+    """Rows in C: `grain` rows a thread at once, feature tiles of `width`, gathers asked for `prefetch` KB ahead."""
 
     def terms(p: Setting) -> Terms:
         width = max(min(p["width"], span), 1)

@@ -41,7 +41,7 @@ WORDS = {
 }
 C_WORDS = {
     "width": "vector loops of up to {}",
-    "prefetch": "gathers asked for {} entries ahead",
+    "prefetch": "gathers asked for {} KB ahead",
     "grain": "up to {} iterations a thread at once",
 }
 KINDS = {

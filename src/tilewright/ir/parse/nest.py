@@ -63,9 +63,9 @@ class NestReader(Reader):
             case ast.Assign([target], value):
                 return self.assign(target, value)
             case ast.Expr(ast.Call(ast.Name("prefetch")) as call):
-                (load,) = self.args(call, 1)
+                load, *many = self.args(call, 2 if len(call.args) == 2 else 1)
                 b, ix = self.element(load)
-                return stmt.Prefetch(b, ix)
+                return stmt.Prefetch(b, ix, *[self.whole(n) for n in many])
             case ast.Expr(ast.Call(ast.Name("atomic")) as call):
                 op, into, value = self.args(call, 3)
                 b, ix = self.element(into)

@@ -115,6 +115,7 @@ class _Flat(_Head, NestReader):
             self.names(facts.get("tensor")),
             self.names(facts.get("streams")),
             self.whole(facts["scan"]) if "scan" in facts else 0,
+            self.word(facts["balance"], "an array") if "balance" in facts else "",
         )
 
     def names(self, n: Any) -> tuple[str, ...]:
@@ -152,6 +153,6 @@ READERS: dict[str, Any] = {"coord": _Coord, "loops": _Loops, "flat": _Flat, "til
 FACTS = {
     "coord": (),
     "loops": (),
-    "flat": ("divisors", "order", "swizzle", "tensor", "streams", "scan"),
+    "flat": ("divisors", "order", "swizzle", "tensor", "streams", "scan", "balance"),
     "tile": ("grid", "dims"),
 }

@@ -86,6 +86,8 @@ class Programs(Stmts):
             made.append(f"streams={tupled(p.streams)}")
         if p.scan:
             made.append(f"scan={p.scan}")
+        if p.balance:
+            made.append(f"balance={p.balance}")
         return f"@flat({', '.join(made)})" if made else "@flat"
 
     def whole(self, body: list[str]) -> list[str]:

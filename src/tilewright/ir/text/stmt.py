@@ -88,8 +88,8 @@ class Stmts(Exprs):
                 return [f"{b.name}[{self.index(ix)}] = {self.expr(v)}"]
             case stmt.Atomic(op, b, ix, v):
                 return [f"atomic({op}, {b.name}[{self.index(ix)}], {self.expr(v)})"]
-            case stmt.Prefetch(b, ix):
-                return [f"prefetch({b.name}[{self.index(ix)}])"]
+            case stmt.Prefetch(b, ix, span):
+                return [f"prefetch({b.name}[{self.index(ix)}]{f', {span}' if span > 1 else ''})"]
             case stmt.Guard(c, body):
                 return self.block(f"with where({self.expr(c)})", body)
             case stmt.If(c, then, orelse) | tile.If(c, then, orelse):

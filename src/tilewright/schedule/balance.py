@@ -1,0 +1,44 @@
+"""The primitive `balance`: threads share the turns of a grid by the work of each.
+
+In: a stage III program with a grid loop over rows, and the array that says where the entries of each row begin.
+Out: the same program, told to share by it.
+
+    balance(p, "a_indptr")      # pieces of about as many entries, whatever the lengths of their rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir import flat
+from tilewright.ir.expr import Buffer, const
+from tilewright.ir.flat import Loop
+from tilewright.schedule.edit import illegal, loops
+from tilewright.schedule.legal import within
+
+
+def balance(p: flat.Program, array: str) -> flat.Program:
+    """grid v in 0:n, by turns -> grid v in 0:n, by array[v + 1] - array[v]"""
+    what = f"balance({array})"
+    held = {b.name: b for b in p.buffers if b.role == "index"}
+    if array not in held:
+        names = ", ".join(held) or "none"
+        raise illegal(what, f"there is no such array of rows; there are {names}", ir=p)
+    made = replace(p, balance=array)
+    if not balanced(made):
+        why = "no outermost grid loop has a turn for each of its rows"
+        raise illegal(what, why, "make the loop over rows a grid loop first", ir=p)
+    return made
+
+
+def balanced(p: flat.Program) -> list[Loop]:
+    """The grid loops, outermost ones, that are shared by an array's work: from 0, a turn for each row of it."""
+    held = [b for b in p.buffers if b.name == p.balance]
+    grids = [x for x in loops(p) if x.kind == "grid"]
+    inner = [s for x in grids for s in within(x.body)]
+    return [x for x in grids if x not in inner and any(counts(b, x) for b in held)]
+
+
+def counts(b: Buffer, loop: Loop) -> bool:
+    """Whether an array has one number for each turn of a loop, and one more."""
+    return loop.lo == const(0) and b.shape == (loop.hi + 1,)
