@@ -204,7 +204,7 @@ def compile_c(
     options = options or COptions()
     f, source = to_c(p, exact, options, log, schedule)
     fn = build_c.build(source, f.name, options.fuse and not compares(p), any_order(f))
-    call = kernel.c_caller(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
+    call = kernel.CFunction(fn, len(f.buffers), len(f.sizes), [v.dtype for v in f.scalars])
     return _kernel(f, "c", log, call, options.setting)
 
 

@@ -20,6 +20,7 @@ from tilewright.formats.parts import Parts
 from tilewright.formats.storage import Spec, parts_of, stored_dims
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
+from tilewright.ops.backend import cpu_backend, place_of
 from tilewright.ops.dtypes import name_of
 
 LIST = ("units", "segs", "done", "work")
@@ -162,10 +163,12 @@ def known_text(template: str, given: Mapping[str, Tensor]) -> str:
 
 
 def told(t: Any) -> tuple[object, ...]:
-    """All that a call's validity and program depend on in a dense argument."""
+    """All that a call's validity, program and kernel depend on in a dense argument, and where it is."""
     if not isinstance(t, Tensor) or t.layout is not torch.strided:
         return (None,)
-    return (t.dtype, t.shape, t.stride(), t.device)
+    if t.is_cpu:
+        return (t.dtype, t.shape, t.stride(), cpu_backend())
+    return (t.dtype, t.shape, t.stride(), t.device, place_of(t.device))
 
 
 def _unit_dim(t: Tensor) -> int:

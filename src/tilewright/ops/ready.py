@@ -18,7 +18,7 @@ from tilewright.ir.text import text
 from tilewright.ops.backend import on_device, stream_of
 from tilewright.ops.dtypes import TORCH
 from tilewright.runtime import pages
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.kernel import CFunction, Kernel
 
 _WATCHERS: list[list[Kernel]] = []
 
@@ -98,12 +98,14 @@ class Ready:
     def allocator(self, step: Any) -> Callable[..., list[Tensor]]:
         """The outputs, as one generated function of an input and the sizes."""
         parts: list[str] = []
+        self.covered = True  # whether kernels write all of the outputs
         space: dict[str, Any] = {"pages": pages}
         names = ", ".join(step.size_names)
         last = step.traced.inputs[-1]
         for k, t in enumerate(step.bound.program.outputs):
             assert t.values is not None
             how = "empty" if covers(step.bound.program, t) else "zeros"
+            self.covered = self.covered and how == "empty"
             space[f"d{k}"] = TORCH[t.dtype]
             shape = "".join(f"{text(e)}, " for e in t.values.shape)
             alike = t.dtype == step.args[last].dtype and last in step.names
@@ -185,46 +187,55 @@ class Fixed:
         self, step: Any, tensors: Sequence[Tensor], moving: Sequence[Tensor], ints: Sequence[int]
     ) -> None:
         every = [*tensors, *moving]
-        self.whole = len(step.pieces) == 1
+        self.step, self.tensors, self.ints = step, tensors, ints
+        self.whole = len(step.pieces) == 1 and not step.missing
         if not self.whole:
-            self.step, self.every, self.ints, self.at = step, every, ints, len(tensors)
             return
-        if step.missing:
-            derived = step.derive(every, ints)
-            every += derived
-        self.step, self.every, self.ints = step, every, ints
-        self.at, self.count = len(tensors), len(tensors) + len(moving)
         self.sizes = step.sizes(every, ints)
         self.ready = made = step.ready(ints, self.sizes)
         self.mine = made.sizes(self.sizes, every, ints)
         given = all(every[k].numel() >= size(*self.mine) for k, size, _ in made.given)
-        self.whole = given and not made.spaces and not step.missing and not made.several
-        first = len(every)
-        self.changing = [
-            (n, k) for n, k in enumerate(made.take) if self.at <= k < self.count or k >= first
-        ]
-        self.wide = [n for n, k in self.changing if n in made.wide]
-        self.where = [0 if k >= first else every[k].data_ptr() for k in made.take]
+        self.whole = given and not made.spaces and not made.several
+        at = len(tensors)
+        self.changing = {n: k - at for n, k in enumerate(made.take) if k >= at}
+        self.wide = [n for n in self.changing if n in made.wide]
+        self.where = [0 if k >= at else every[k].data_ptr() for k in made.take]
+        self.alloc: Callable[[], list[Tensor]] | None = None
+        if self.whole and isinstance(made.call, CFunction) and made.covered:
+            outs = made.alloc(every[made.like], *self.sizes)
+            pool = [*every, *outs]
+            self.alloc = pages.alike(outs)
+            self.launch = made.call.bind([pool[k] for k in made.take], self.changing, self.mine)
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
         """The outputs; what cannot be fixed goes the usual way."""
-        pool = [*self.every[: self.at], *moving]
         if not self.whole:
-            return self.step(pool, self.ints, ())
+            return self.step([*self.tensors, *moving], self.ints, ())
+        if self.alloc is None:
+            return self.placed(moving)
+        if _WATCHERS:
+            note(self.ready.kernel)
+        outs = self.alloc()
+        self.launch(*moving, *outs)
+        return outs
+
+    def placed(self, moving: Sequence[Tensor]) -> list[Tensor]:
+        """The same for kernels that look at their tensors and addresses."""
         made = self.ready
+        pool = [*self.tensors, *moving]
         outs = made.alloc(pool[made.like], *self.sizes)
-        pool += outs
+        new = [*moving, *outs]
         where = self.where.copy()
-        for n, k in self.changing:
-            where[n] = pool[k].data_ptr()
+        for n, k in self.changing.items():
+            where[n] = new[k].data_ptr()
         if made.aligned:
             for n in self.wide:
                 if where[n] & 15:
-                    return self.step(pool[: self.count], self.ints, ())
-        held = [pool[k] for k in made.take]
+                    return self.step(pool, self.ints, ())
+        pool += outs
         if _WATCHERS:
             note(made.kernel)
-        made.call(held, where, self.mine, ())
+        made.call([pool[k] for k in made.take], where, self.mine, ())
         return outs
 
 

@@ -18,7 +18,7 @@ from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import E_LIST, dense_arg, program_text, told
-from tilewright.ops.backend import backend_of, cpu_backend, place_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Choice, Subject
 from tilewright.ops.plans import segments_of
@@ -112,18 +112,16 @@ def _kind(
     a = rows_first(a)
     s, v = a.structure, a.values
     grad = isinstance(z, Tensor) and z.requires_grad and torch.is_grad_enabled()
-    prepare_at_second_use(s, grad)
+    if s.transposed is None:
+        prepare_at_second_use(s, grad)
     if s.format == "csr" and s.row_of is None and not torch.compiler.is_compiling():
         s.rows_stored()
     if torch.compiler.is_compiling() or setting is not None:
         recipe = _recipe(a, x, z, op, setting)
     else:
-        kind = None if v is None else (v.dtype, *v.shape[1:])
-        key = ("sddmm", op, kind, told(x), told(z), place_of(s.device))
         made = bundle_of(s).recipes
-        if key not in made:
-            made[key] = _recipe(a, x, z, op, None)
-        recipe = made[key]
+        key = ("sddmm", op, None if v is None else (v.dtype, v.shape), told(x), told(z))
+        recipe = made.get(key) or made.setdefault(key, _recipe(a, x, z, op, None))
     if x.dim() != 2:
         x, z = _flat(x, op), _flat(z, op)
     return recipe, [x, z] if v is None else [v if v.is_contiguous() else v.contiguous(), x, z]

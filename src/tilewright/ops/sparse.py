@@ -49,6 +49,8 @@ def rows_first(a: SparseTensor) -> SparseTensor:
     Of a matrix in parts, those that are lists of rows as one.
     """
     s = a.structure
+    if s.format == "csr":
+        return a
     if isinstance(s, Parts):
         made = merged(s)
         return a if made is s else SparseTensor(made, a.values)
@@ -185,18 +187,20 @@ class Bundle:
         return self.made_with[0] is s.row_of and self.made_with[1] is s.transposed
 
 
-@outside
 def bundle_of(s: Structure) -> Bundle:
     """The bundle of a structure, kept on it (not while compiling: that would break guards)."""
     if torch.compiler.is_compiling():
         return Bundle(s)
-    made = s.plans.get("bundle")
-    if made is None or not made.current(s):
-        if knobs.check():
-            s.check("an operator's structure (TILEWRIGHT_CHECK=1)")
-        made = s.plans["bundle"] = Bundle(s)
-    found: Bundle = made
-    return found
+    made: Bundle | None = s.plans.get("bundle")
+    return made if made is not None and made.current(s) else _new_bundle(s)
+
+
+@outside
+def _new_bundle(s: Structure) -> Bundle:
+    if knobs.check():
+        s.check("an operator's structure (TILEWRIGHT_CHECK=1)")
+    made = s.plans["bundle"] = Bundle(s)
+    return made
 
 
 def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:

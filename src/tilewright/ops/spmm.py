@@ -17,7 +17,7 @@ from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import dense_arg, program_text, told
-from tilewright.ops.backend import backend_of, cpu_backend, place_of
+from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.block_tiles import tiles
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Case, Choice, Subject, program_key
@@ -148,16 +148,9 @@ def _kind(
     if setting is not None or torch.compiler.is_compiling():
         recipe = _recipe(a, x, reduce, grad, setting)
     else:
-        key = (
-            reduce,
-            None if v is None else (v.dtype, *v.shape[1:]),
-            *told(x),
-            grad,
-            place_of(s.device),
-        )
-        if key not in made.recipes:
-            made.recipes[key] = _recipe(a, x, reduce, grad, None)
-        recipe = made.recipes[key]
+        key = (reduce, None if v is None else (v.dtype, v.shape), told(x), grad)
+        known = made.recipes
+        recipe = known.get(key) or known.setdefault(key, _recipe(a, x, reduce, grad, None))
     if v is None:
         return recipe, [x]
     return recipe, [v if v.is_contiguous() else v.contiguous(), x]

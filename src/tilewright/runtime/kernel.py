@@ -66,18 +66,21 @@ def python_of(e: Expr, names: Sequence[str]) -> Callable[..., int]:
 Call = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[int], Sequence[float]], None]
 
 
-def c_caller(fn: Any, buffers: int, sizes: int, scalars: Sequence[str]) -> Call:
-    """call(tensors, addresses, sizes, scalars) for a C function."""
-    fn.restype = None
-    fn.argtypes = (
-        [ctypes.c_void_p] * buffers
-        + [ctypes.c_int64] * sizes
-        + [C_TYPES[d] for d in scalars]
-        + [ctypes.c_int]
-    )
-    threads = torch.get_num_threads
+class CFunction:
+    """call(tensors, addresses, sizes, scalars) for a C function; `bind` for calls that have most of it in common."""
 
-    def call(
+    def __init__(self, fn: Any, buffers: int, sizes: int, scalars: Sequence[str]) -> None:
+        fn.restype = None
+        fn.argtypes = (
+            [ctypes.c_void_p] * buffers
+            + [ctypes.c_int64] * sizes
+            + [C_TYPES[d] for d in scalars]
+            + [ctypes.c_int]
+        )
+        self.fn = fn
+
+    def __call__(
+        self,
         tensors: Sequence[torch.Tensor],
         where: Sequence[int],
         sizes: Sequence[int],
@@ -86,11 +89,32 @@ def c_caller(fn: Any, buffers: int, sizes: int, scalars: Sequence[str]) -> Call:
         many = 1
         for t in tensors:
             if t.numel() > SMALL:
-                many = threads()
+                many = torch.get_num_threads()
                 break
-        fn(*where, *sizes, *scalars, many)
+        self.fn(*where, *sizes, *scalars, many)
 
-    return call
+    def bind(
+        self, tensors: Sequence[torch.Tensor], given: dict[int, int], sizes: Sequence[int]
+    ) -> Callable[..., None]:
+        """A launch on tensors of which some are replaced in each call, as one generated function of those.
+
+        given: from a buffer's place to that of its tensor among the new ones. The others stay where they are, and must
+        be kept. Numbers are converted for C once.
+        """
+        space: dict[str, Any] = {"fn": self.fn, "threads": torch.get_num_threads}
+        parts: list[str] = []
+        for k, t in enumerate(tensors):
+            if k not in given:
+                space[f"p{k}"] = ctypes.c_void_p(t.data_ptr())
+            parts.append(f"t{given[k]}.data_ptr()" if k in given else f"p{k}")
+        for k, size in enumerate(sizes):
+            space[f"s{k}"] = ctypes.c_int64(size)
+            parts.append(f"s{k}")
+        space["one"] = ctypes.c_int(1)
+        parts.append("threads()" if any(t.numel() > SMALL for t in tensors) else "one")
+        names = ", ".join(f"t{k}" for k in range(max(given.values(), default=-1) + 1))
+        made: Callable[..., None] = eval(f"lambda {names}: fn({', '.join(parts)})", space)
+        return made
 
 
 def triton_caller(compiled: Any, grid: Callable[..., int]) -> Call:
