@@ -169,20 +169,21 @@ class Recorded:
 def test_bound_launches() -> None:
     """Addresses that stay, addresses that are new, sizes, and the threads of this moment."""
     fn, threads = Recorded(), torch.get_num_threads()
-    stays, large, small = torch.ones(3), torch.ones(SMALL + 1), torch.ones(2)
-    made = CFunction(fn, 3, 2, ())
+    stays, large, small, out = torch.ones(3), torch.ones(SMALL + 1), torch.ones(2), torch.ones(2, 4)
+    launch = CFunction(fn, 4, 2, ()).bind(
+        [stays, large, large, out], {1: 1, 2: 0, 3: 2}, (5, 1 << 40), [out]
+    )
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            made.bind([stays, large, large], {1: 1, 2: 0}, (5, 1 << 40))(small, large)
-            assert fn.given[:3] == [t.data_ptr() for t in (stays, large, small)]
-            assert fn.given[3:] == [5, 1 << 40, count]
-        launch = made.bind([large, small], {1: 0}, ())
-        for count in (2, 1):
-            torch.set_num_threads(count)
-            launch(small)
-            assert fn.given[-1] == count
+            (made,) = launch(small, large)
+            assert fn.given[:4] == [t.data_ptr() for t in (stays, large, small, made)]
+            assert fn.given[4:] == [5, 1 << 40, count] and made.shape == out.shape
     finally:
         torch.set_num_threads(threads)
-    made.bind([stays, small], {1: 0}, ())(small)
-    assert fn.given == [stays.data_ptr(), small.data_ptr(), 1]
+
+
+def test_bound_launches_of_small_tensors_have_one_thread() -> None:
+    fn, small = Recorded(), torch.ones(2)
+    (made,) = CFunction(fn, 2, 0, ()).bind([small, small], {1: 0}, (), [small])()
+    assert fn.given == [small.data_ptr(), made.data_ptr(), 1]

@@ -200,24 +200,21 @@ class Fixed:
         self.changing = {n: k - at for n, k in enumerate(made.take) if k >= at}
         self.wide = [n for n in self.changing if n in made.wide]
         self.where = [0 if k >= at else every[k].data_ptr() for k in made.take]
-        self.alloc: Callable[[], list[Tensor]] | None = None
+        self.launch: Callable[..., list[Tensor]] | None = None
         if self.whole and isinstance(made.call, CFunction) and made.covered:
             outs = made.alloc(every[made.like], *self.sizes)
-            pool = [*every, *outs]
-            self.alloc = pages.alike(outs)
-            self.launch = made.call.bind([pool[k] for k in made.take], self.changing, self.mine)
+            held = [[*every, *outs][k] for k in made.take]
+            self.launch = made.call.bind(held, self.changing, self.mine, outs)
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
         """The outputs; what cannot be fixed goes the usual way."""
         if not self.whole:
             return self.step([*self.tensors, *moving], self.ints, ())
-        if self.alloc is None:
+        if self.launch is None:
             return self.placed(moving)
         if _WATCHERS:
             note(self.ready.kernel)
-        outs = self.alloc()
-        self.launch(*moving, *outs)
-        return outs
+        return self.launch(*moving)
 
     def placed(self, moving: Sequence[Tensor]) -> list[Tensor]:
         """The same for kernels that look at their tensors and addresses."""

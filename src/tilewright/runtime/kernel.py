@@ -19,6 +19,7 @@ from tilewright.ir import loops
 from tilewright.ir.expr import Buffer, Expr
 from tilewright.ir.interp import run_loops
 from tilewright.ir.text import text
+from tilewright.runtime import pages
 from tilewright.schedule.record import Schedule
 
 C_TYPES: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -94,12 +95,16 @@ class CFunction:
         self.fn(*where, *sizes, *scalars, many)
 
     def bind(
-        self, tensors: Sequence[torch.Tensor], given: dict[int, int], sizes: Sequence[int]
-    ) -> Callable[..., None]:
-        """A launch on tensors of which some are replaced in each call, as one generated function of those.
+        self,
+        tensors: Sequence[torch.Tensor],
+        given: dict[int, int],
+        sizes: Sequence[int],
+        outs: Sequence[torch.Tensor],
+    ) -> Callable[..., list[torch.Tensor]]:
+        """A launch into new outputs, on tensors of which some are others in each call: one generated function of those.
 
-        given: from a buffer's place to that of its tensor among the new ones. The others stay where they are, and must
-        be kept. Numbers are converted for C once.
+        given: from a buffer's place to that of its tensor among the others, of which outputs like `outs` are the last.
+        All else stays where it is, and must be kept. Numbers are converted for C once.
         """
         space: dict[str, Any] = {"fn": self.fn, "threads": torch.get_num_threads}
         parts: list[str] = []
@@ -112,9 +117,14 @@ class CFunction:
             parts.append(f"s{k}")
         space["one"] = ctypes.c_int(1)
         parts.append("threads()" if any(t.numel() > SMALL for t in tensors) else "one")
-        names = ", ".join(f"t{k}" for k in range(max(given.values(), default=-1) + 1))
-        made: Callable[..., None] = eval(f"lambda {names}: fn({', '.join(parts)})", space)
-        return made
+        names = [f"t{k}" for k in range(max(given.values()) + 1)]
+        news, made = names[: -len(outs)], []
+        for name, t in zip(names[-len(outs) :], outs, strict=True):
+            space[f"new_{name}"] = pages.alike(t)
+            made.append(f"{name} := new_{name}()")
+        launch = f"lambda {', '.join(news)}: ([{', '.join(made)}], fn({', '.join(parts)}))[0]"
+        bound: Callable[..., list[torch.Tensor]] = eval(launch, space)
+        return bound
 
 
 def triton_caller(compiled: Any, grid: Callable[..., int]) -> Call:

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,12 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(lease, dtype=dtype, count=many).view(*shape)
 
 
-def alike(outs: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-    """A generated function that makes tensors like these, dense and with any content."""
-    space: dict[str, Any] = {"empty": empty, "small": _small}
-    parts: list[str] = []
-    for k, t in enumerate(outs):
-        space[f"d{k}"] = t.dtype
-        shape, stride = tuple(t.shape), t.stride()
-        small = t.numel() * t.itemsize < LEAST
-        parts.append(f"small({shape}, {stride}, d{k})" if small else f"empty({shape}, d{k})")
-    made: Callable[[], list[Tensor]] = eval(f"lambda: [{', '.join(parts)}]", space)
-    return made
+def alike(t: Tensor) -> Callable[[], Tensor]:
+    """What makes tensors like this dense one, with any content."""
+    shape, stride, dtype = tuple(t.shape), t.stride(), t.dtype
+    if t.numel() * dtype.itemsize < LEAST:
+        return partial(_small, shape, stride, dtype)
+    return partial(empty, shape, dtype)
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
