@@ -155,10 +155,7 @@ def plainly(tensors: Sequence[Tensor]) -> bool:
 
 def eager() -> bool:
     """No mode or transform is in force."""
-    compiling = torch.compiler.is_compiling()
-    return (
-        not (compiling or _modes() or _transforms() is not None) and forward_ad._current_level < 0
-    )
+    return not (torch.compiler.is_compiling() or _modes() or _transforms() is not None or _duals())
 
 
 def _duals() -> bool:

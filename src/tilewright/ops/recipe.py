@@ -13,7 +13,7 @@ from torch import Tensor
 from tilewright.ops.backend import backend_of
 from tilewright.ops.choice import Choice
 from tilewright.ops.entry import entry
-from tilewright.ops.library import eager, ordinary, run, run_with_grad, wants_grad
+from tilewright.ops.library import plainly, run, run_with_grad, wants_grad
 from tilewright.ops.ready import Fixed
 
 
@@ -27,7 +27,7 @@ class Recipe:
         self.fixed: Fixed | None = None
 
     def __call__(self, moving: Sequence[Tensor]) -> list[Tensor]:
-        if not (eager() and ordinary(moving)):
+        if not plainly(moving):
             return run(*self.arguments(moving))
         if wants_grad(moving):
             return run_with_grad(*self.arguments(moving))

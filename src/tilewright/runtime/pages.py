@@ -30,8 +30,8 @@ PAGE = 2 << 20  # a large page
 LEAST = 4 << 20  # the C library keeps what is smaller, and a tensor costs less from there
 ROOM = 1.25  # a kept block may be so much larger than what is asked for
 
-# torch.empty_strided in a third of its time: past the dispatcher, which torch.compile's own code goes, too
-_small = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+# torch.empty_strided in a third of its time, past the dispatcher: what torch.compile's own code calls, where it is there
+_past = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)  # type: ignore[attr-defined]
 _returned: deque[mmap.mmap] = deque()  # by tensors that are gone, from any thread
 _idle: list[mmap.mmap] = []  # the oldest first
 _lock = threading.RLock()
@@ -70,10 +70,10 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def alike(t: Tensor) -> Callable[[], Tensor]:
     """What makes tensors like this dense one, with any content."""
-    shape, stride, dtype = tuple(t.shape), t.stride(), t.dtype
-    if t.numel() * dtype.itemsize < LEAST:
-        return partial(_small, shape, stride, dtype)
-    return partial(empty, shape, dtype)
+    shape, dtype = tuple(t.shape), t.dtype
+    if _past is None or t.numel() * dtype.itemsize >= LEAST:
+        return partial(empty, shape, dtype)
+    return partial(_past, shape, t.stride(), dtype)
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
