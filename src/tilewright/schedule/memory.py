@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 
 from tilewright.analysis.cost import BYTES
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, minimum
+from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, const, minimum
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import substitute, transform, walk
@@ -84,11 +84,15 @@ def _stride(v: Var, e: Expr) -> int:
 
 
 def _ahead(p: flat.Program, loop: Loop, table: Buffer, distance: int) -> Expr:
-    """The place to look ahead at: rows of one array follow one another, other ranges end where they end."""
+    """The place to look ahead at: rows of one array follow one another, other ranges end where they end.
+
+    How far beyond its end a row may look is the same for all its entries.
+    """
     rows = [e.buffer for e in (loop.lo, loop.hi) if isinstance(e, Load)]
     known = all(v in p.sizes for v in walk(table.shape[0]) if isinstance(v, Var))
-    end = table.shape[0] if known and len(rows) == 2 and rows[0] == rows[1] else loop.hi
-    return minimum(loop.var + distance, end - 1)
+    if known and len(rows) == 2 and rows[0] == rows[1]:
+        return loop.var + minimum(const(distance), table.shape[0] - loop.hi)
+    return minimum(loop.var + distance, loop.hi - 1)
 
 
 def stream(p: flat.Program, *names: str) -> flat.Program:
