@@ -237,6 +237,32 @@ def test_gradients_of_formats(name: str, where: Place) -> None:
     gradcheck(lambda p, q: times(a.with_values(p), q), (v, x))
 
 
+@pytest.mark.parametrize("op", ["dot", "add"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_gradients_of_values_at_entries(name: str, op: str, fast: Place) -> None:
+    """sddmm keeps the format of its pattern, with gradients and without."""
+    a = in_format(name, matrix(8, 12, 0.4, 1).to(F64).to(fast.device))
+    v = a.values.clone().requires_grad_()
+    x, z = (randn(n, 3, device=fast.device).to(F64).requires_grad_() for n in (8, 12))
+    made = lambda p, q, r: tw.sddmm(a.with_values(p), q, r, op=op)
+    gradcheck(lambda *given: made(*given).values, (v, x, z))
+    plain = tw.sddmm(a, x.detach(), z.detach(), op=op)
+    got = made(v, x, z)
+    assert got.format == plain.format == a.format
+    close(got.values.detach(), plain.values)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_at_entries_of_ones(name: str, grad: bool, where: Place) -> None:
+    a = tw.SparseTensor(in_format(name, matrix(8, 12, 0.4, 1).to(where.device)).structure, None)
+    x, z = (randn(n, 3, device=where.device).requires_grad_(grad) for n in (8, 12))
+    e = tw.sddmm(a, x, z)
+    assert e.values.shape == a.explicit_values().shape
+    close(e.to_dense().detach(), (a.to_dense() * (x @ z.T)).detach())
+    close(sampled(a, x, z).to_dense().detach(), (a.to_dense() * (x @ z.T)).detach())
+
+
 # --- more than two dimensions -----------------------------------------------------------------------
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.parts import Parts
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.args import E_LIST, dense_arg, program_text, told
@@ -26,15 +28,18 @@ from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import (
+    as_rows,
     as_sparse,
     bundle_of,
     check_dense,
+    from_rows,
     prepare_at_second_use,
     rows_first,
     sparse_arg,
     stored_rank,
     text_of,
 )
+from tilewright.ops.spmm import walkable
 from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
@@ -98,11 +103,20 @@ def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     >>> e = sddmm(G, s_dst, s_src, op="add")
     """
     a = A if type(A) is SparseTensor else as_sparse(A, "sddmm(A, x, z)")
-    recipe, moving = _kind(a, x, z, op, None)
+    used = _walked(a, x, z) if isinstance(a.structure, Tree) else a
+    recipe, moving = _kind(used, x, z, op, None)
     values = recipe(moving)[0]
+    if used is not a and used.format == "csr":
+        values = from_rows(a.structure, values)
     if op != "dot" and x.dim() != 2:
-        values = values.reshape(values.shape[0], *x.shape[1:])
+        values = values.reshape(*values.shape[:-1], *x.shape[1:])
     return SparseTensor(a.structure, values)
+
+
+def _walked(a: SparseTensor, x: Any, z: Any) -> SparseTensor:
+    """A general format as gradients walk it; as csr where it has no values either, since places may be no entries."""
+    a = walkable(a, x, z)
+    return as_rows(a) if a.values is None and not isinstance(a.structure, Parts) else a
 
 
 def _kind(

@@ -126,12 +126,12 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
     return recipe(moving)[0]
 
 
-def walkable(a: SparseTensor, x: Any) -> SparseTensor:
+def walkable(a: SparseTensor, *dense: Any) -> SparseTensor:
     """A general format as products walk it: dbsr as blocks; for gradients, the others as csr."""
     if isinstance(a.structure, Parts):
         return a
     a = as_blocks(a)
-    wanted = any(isinstance(t, Tensor) and t.requires_grad for t in (x, a.values))
+    wanted = any(isinstance(t, Tensor) and t.requires_grad for t in (*dense, a.values))
     return as_rows(a) if wanted and torch.is_grad_enabled() else a
 
 
