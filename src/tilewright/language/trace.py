@@ -44,6 +44,7 @@ class Traced:
     nothing of the dtype of what is made of them.
     typed: the dtypes of outputs that are not those of the inputs.
     vendor: a product that the machine's own library may do.
+    called: parameters that have another name here than their author gave them, with that (`language.names`).
     """
 
     name: str
@@ -59,6 +60,7 @@ class Traced:
     kept: tuple[str, ...] = ()
     typed: tuple[tuple[str, str], ...] = ()
     vendor: bool = False
+    called: tuple[tuple[str, str], ...] = ()
 
     def ref(self, name: str) -> Ref:
         return next(r for r in self.refs if r.name == name)

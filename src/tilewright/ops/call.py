@@ -325,7 +325,8 @@ def statement_with(program: str, axis: str, tensor: str) -> Stmt:
 
 def title_of(name: str, inputs: tuple[str, ...]) -> str:
     """A call as users write it, without the program's mark; a constant to torch.compile."""
-    return f"{plain(name)}({', '.join(inputs)})"
+    called = dict(TEMPLATES[name].traced.called)
+    return f"{plain(name)}({', '.join(called.get(n, n) for n in inputs)})"
 
 
 title_of._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tilewright.language.names import told_apart
 from tilewright.language.trace import Traced, source_of, trace
 from tilewright.ops.call import call
 from tilewright.ops.ready import served
@@ -54,12 +55,13 @@ class Program:
         name, needed = traced_for(self.key, scalars)
         given = [v for n, v in zip(self.params, inputs, strict=False) if n not in scalars]
         if len(given) != len(needed):
+            count = len(needed) + len(scalars)
             raise error(
                 "argument",
                 where=f"{self.__name__}({', '.join(self.params)})",
                 name="inputs",
                 got=len(inputs),
-                expected=f"{len(needed) + len(scalars)}: {', '.join(needed + scalars)}",
+                expected=f"{count}: {', '.join(self.params[:count])}",
             )
         floats = {n: float(v) for n, v in zip(self.params, inputs, strict=False) if n in scalars}
         return name, dict(zip(needed, given, strict=True)), floats
@@ -68,6 +70,8 @@ class Program:
         """Another program with the same statements may have been bound first: the place is this one's."""
         if why.vague:
             why.where = f"{self.__name__}({', '.join(self.params)})"
+        called = dict(self.traced[scalars].called)
+        why.names = {k: called.get(v, v) for k, v in why.names.items()}
         for s in self.traced[scalars].body:
             if why.marked and why.statement == str(s):
                 why.place = source_of(s)
@@ -75,7 +79,7 @@ class Program:
     def trace(self, scalars: tuple[str, ...] = ()) -> Traced:
         """The program over references; traced once for each choice of scalar parameters."""
         if scalars not in self.traced:
-            made = trace(self.fn, scalars)
+            made = told_apart(trace(self.fn, scalars))
             mark = hashlib.sha256(str(made).encode()).hexdigest()[:8]
             made = replace(made, name=f"{made.name}_{mark}")
             register(made)

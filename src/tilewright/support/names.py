@@ -9,7 +9,8 @@ from collections.abc import Iterable
 RESERVED = frozenset(
     "int float double char long short void for while if else do return const static struct union "
     "signed unsigned goto switch case default break continue register restrict inline auto extern "
-    "enum sizeof typedef volatile NULL EOF errno M_PI "
+    "enum sizeof typedef volatile typeof asm bool true false NULL EOF NAN INFINITY errno M_PI "
+    "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t memcpy "
     "tl triton range min max exp log abs pow math x86 unix linux main".split()
 )
 
@@ -47,6 +48,8 @@ def plain(name: str) -> str:
 def clean(stem: str) -> str:
     """A name that is an identifier in Python and in C."""
     stem = re.sub(r"\W", "_", stem)
+    if re.match("_[A-Z_]|tw_|TW_", stem):  # of the C compiler, and of what kernels begin with
+        return f"v{stem}"
     if not stem or stem[0].isdigit() or keyword.iskeyword(stem) or stem in RESERVED:
         stem = f"{stem}_"
     return stem
