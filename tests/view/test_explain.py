@@ -128,6 +128,16 @@ def test_a_prompt_shows_it() -> None:
     assert repr(told) == str(told)
 
 
+def test_options_of_operators() -> None:
+    a, x = tensors()
+    assert "mean(j" in str(tw.explain(tw.spmm, a, x, reduce="mean"))
+    assert "sddmm_add" in str(tw.explain(tw.sddmm, a, x, x, op="add"))
+    assert titles(tw.explain(tw.spmm, a, x, values=a.explicit_values())) == ["plan", *PARTS]
+    for thing in (tw.spmm, relu_max):
+        with pytest.raises(tw.TilewrightError, match="colour = 3"):
+            tw.explain(thing, a, x, colour=3)
+
+
 def test_anything_else_is_refused() -> None:
     for given in ((3,), (tw.spmm,), (print, 1)):
         with pytest.raises(tw.TilewrightError, match="a kernel, a launch"):

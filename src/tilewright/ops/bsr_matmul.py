@@ -94,10 +94,11 @@ def _recipe(a: SparseTensor, x: Tensor, setting: Setting | None) -> Recipe:
 
 
 @public
-def plan(A: Any, x: Tensor, setting: Setting | None = None) -> Launch:
+def plan(A: Any, x: Tensor, setting: Setting | None = None, values: Tensor | None = None) -> Launch:
     """A bound launch of bsr_matmul; setting: width, warps, stages, outer, blocks, bn."""
     where = "bsr_matmul.plan(A, x)"
-    a = as_blocks(as_sparse(A, where))
+    a = as_sparse(A, where)
+    a = as_blocks(a if values is None else a.with_values(values))
     _check(a, x, where)
     recipe, moving = _kind(a, x, setting)
     return Launch(*recipe.arguments(moving))

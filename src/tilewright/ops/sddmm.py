@@ -216,9 +216,9 @@ def usual(x: Tensor, name: str) -> Setting:
 
 
 @public
-def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None) -> Launch:
+def plan(A: Any, x: Tensor, z: Tensor, setting: Setting | None = None, op: str = "dot") -> Launch:
     """A bound launch of sddmm; setting: edges, width, warps; with rows and chunk, parts of rows from a list."""
-    return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, "dot", setting))
+    return Launch(*_call(as_sparse(A, "sddmm.plan"), x, z, op, setting))
 
 
 def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:

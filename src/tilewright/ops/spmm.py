@@ -258,9 +258,16 @@ def has_heads(a: SparseTensor) -> bool:
 
 
 @public
-def plan(A: Any, x: Tensor, setting: Setting | None = None, reduce: str = "sum") -> Launch:
+def plan(
+    A: Any,
+    x: Tensor,
+    setting: Setting | None = None,
+    reduce: str = "sum",
+    values: Tensor | None = None,
+) -> Launch:
     """A bound launch of spmm, at a given setting or at the one that would be chosen."""
     a = rows_first(as_sparse(A, "spmm.plan(A, x)"))
+    a = a if values is None else a.with_values(values)
     if backend_of(x.device) == "triton" and a.structure.transposed is None:
         a.structure.prepare()
     recipe, moving = _kind(a, x, reduce, setting)

@@ -9,6 +9,7 @@ Out: an `Explanation`: its text fits the terminal. `show()` prints it, in colour
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,11 +81,13 @@ class Explanation:
 
 
 @public
-def explain(thing: Any, *inputs: Any) -> Explanation:
-    """Stages, code, formats, schedule, compiled facts and cost of a thing.
+def explain(thing: Any, *inputs: Any, **options: Any) -> Explanation:
+    """Stages, code, formats, schedule, compiled facts and cost of a thing; options: those of an operator.
 
-    >>> print(explain(spmm, A, x))
+    >>> print(explain(spmm, A, x, reduce="mean"))
     """
+    plan = getattr(thing, "plan", None) or getattr(thing, "rows_plan", None)
+    _check_options(plan, options)
     match thing:
         case Kernel():
             return of_kernel(thing)
@@ -102,11 +105,20 @@ def explain(thing: Any, *inputs: Any) -> Explanation:
             return of_program(thing, inputs) if inputs else of_traced(_any_trace(thing))
     if thing is einsum and inputs:
         return of_parts(f"einsum {inputs[0]}", parts.of_einsum(*inputs))
-    plan = getattr(thing, "plan", None) or getattr(thing, "rows_plan", None)
     if plan is None or not inputs:
         got = f"{type(thing).__name__} with {len(inputs)} inputs"
         raise error("argument", where="explain(thing)", name="thing", got=got, expected=HANDLED)
-    return explain(plan(*inputs))
+    return explain(plan(*inputs, **options))
+
+
+def _check_options(plan: Any, options: Mapping[str, Any]) -> None:
+    known = () if plan is None else tuple(inspect.signature(plan).parameters)
+    for name, value in options.items():
+        if name not in known:
+            expected = f"one of {', '.join(known)}" if known else "no keyword arguments"
+            raise error(
+                "argument", where="explain(thing)", name=name, got=repr(value), expected=expected
+            )
 
 
 def of_kernel(kernel: Kernel) -> Explanation:
