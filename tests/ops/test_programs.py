@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -221,3 +223,19 @@ def test_an_index_is_a_whole_number() -> None:
     close(picked(x, r), x[r])
     with pytest.raises(FormatError, match="r has dtype f32"):
         picked(x, r.float())
+
+
+def test_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(relu_max)) is relu_max
+    assert copy.deepcopy([relu_max])[0] is copy.copy(relu_max) is relu_max
+
+
+def test_programs_inside_of_functions_are_not_pickled() -> None:
+    @tw.program
+    def inside(x: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y[i] = x[i]
+
+    assert copy.deepcopy(inside) is inside
+    with pytest.raises(FormatError, match="a program at the top of a module"):
+        pickle.dumps(inside)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,7 @@ class Program:
     def __init__(self, fn: Callable[..., None]) -> None:
         self.fn = fn
         self.__name__ = fn.__name__
+        self.__qualname__, self.__module__ = fn.__qualname__, fn.__module__
         self.__doc__ = fn.__doc__
         self.params = tuple(inspect.signature(fn).parameters)
         self.traced: dict[tuple[str, ...], Traced] = {}
@@ -91,6 +93,20 @@ class Program:
         with served() as found:
             self(*inputs)
         return found
+
+    def __reduce__(self) -> str:
+        """As functions are pickled: by module and name."""
+        held: Any = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            held = getattr(held, part, None)
+        if held is not self:
+            got = f"{self.__qualname__}, which is not what {self.__module__} has by that name"
+            expected = "a program at the top of a module, under the name of its function"
+            raise error("argument", where="pickle", name="program", got=got, expected=expected)
+        return self.__qualname__
+
+    def __deepcopy__(self, memo: object) -> Program:
+        return self
 
     def __str__(self) -> str:
         return str(next(iter(self.traced.values()))) if self.traced else f"program {self.__name__}"
