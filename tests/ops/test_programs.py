@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ops.matrices import KINDS, close, matrix, randn
@@ -239,3 +240,41 @@ def test_programs_inside_of_functions_are_not_pickled() -> None:
     assert copy.deepcopy(inside) is inside
     with pytest.raises(FormatError, match="a program at the top of a module"):
         pickle.dumps(inside)
+
+
+@tw.program
+def scaled(a: Any, x: Any, s: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * x[j, f]) * s + s * s
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64, np.uint8, np.bool_, np.float64])
+def test_numbers_of_numpy(kind: Any) -> None:
+    dense, x = matrix(), randn(12, 7)
+    given = dense.to_sparse_csr()
+    assert torch.equal(scaled(given, x, kind(1)), scaled(given, x, 1.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_tensors_without_dimensions(dtype: torch.dtype, where: Place) -> None:
+    """They are read where they live; beside floats of more dimensions their dtype does not count, as in torch."""
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    s = torch.tensor(3, dtype=dtype, device=where.device)
+    got = scaled(dense.to_sparse_csr(), x, s)
+    assert got.dtype == (x * s).dtype
+    close(got, dense @ x * 3 + 9)
+
+
+def test_gradient_of_a_tensor_without_dimensions(where: Place) -> None:
+    dense, x = matrix(device=where.device), randn(12, 7, device=where.device)
+    s = torch.tensor(3.0, dtype=torch.float64, device=where.device, requires_grad=True)
+    scaled(dense.to_sparse_csr(), x, s).sum().backward()
+    assert s.grad is not None
+    close(s.grad.float(), (dense @ x + 6).sum())
+
+
+def test_a_tensor_that_lacks_its_indices() -> None:
+    with pytest.raises(tw.TilewrightError, match="s is indexed by 0 axes"):
+        scaled(matrix().to_sparse_csr(), randn(12, 7), randn(7))
+    with pytest.raises(tw.TilewrightError, match="3: a, x, s"):
+        scaled(matrix().to_sparse_csr(), randn(12, 7))

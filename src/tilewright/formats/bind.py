@@ -19,6 +19,7 @@ from tilewright.ir import coord
 from tilewright.ir.coord import Axis, Index, Met, Reduce, Stored, Tensor
 from tilewright.ir.drive import held, key_of, lead, rank, stored, structure
 from tilewright.ir.expr import (
+    FLOATS,
     INTS,
     Buffer,
     Const,
@@ -254,10 +255,15 @@ class _Bind:
     def accumulator(self) -> str:
         """f64 if any input is, else f32 (integers count in i64)."""
         made = "b1"
-        for n in self.traced.inputs:
-            if self.specs[n].values and not self.only_indexes(n):
-                made = promote(made, self.specs[n].dtype)
+        for n in self.typing():
+            made = promote(made, self.specs[n].dtype)
         return {"b1": "f32", "i32": "i64", "u8": "i64"}.get(made, compute_dtype(made))
+
+    def typing(self) -> list[str]:
+        """The inputs whose dtypes count; as in torch those without dimensions do not, beside others with floats."""
+        found = [n for n in self.traced.inputs if self.specs[n].values and not self.only_indexes(n)]
+        whole = [n for n in found if self.specs[n].rank]
+        return whole if any(self.specs[n].dtype in FLOATS for n in whole) else found
 
     def only_indexes(self, name: str) -> bool:
         """Whether an argument is only used inside indices, as a list of rows is."""
@@ -273,8 +279,8 @@ class _Bind:
 
     def result_dtype(self) -> str:
         made = "b1"
-        for n in self.traced.inputs:
-            if self.specs[n].values and n not in self.traced.kept and not self.only_indexes(n):
+        for n in self.typing():
+            if n not in self.traced.kept:
                 made = promote(made, self.specs[n].dtype)
         return "f32" if made == "b1" else made
 

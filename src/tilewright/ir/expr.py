@@ -202,9 +202,12 @@ class LaneSplit(Expr):
 
 
 def const(value: Any, dtype: str | None = None) -> Expr:
-    """A Python number as an expression; expressions pass through."""
+    """A Python number as an expression; expressions pass through, and what has one of its own (`bare`) gives it."""
     if isinstance(value, Expr):
         return value
+    if hasattr(value, "bare"):
+        made: Expr = value.bare
+        return made
     numeric = isinstance(value, Number)
     if not numeric:
         got, expected = repr(value), "a number, or a tensor with its indices: x[i]"

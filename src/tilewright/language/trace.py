@@ -81,7 +81,10 @@ class _Trace:
 
 
 class Param:
-    """What a traced function sees: `x[j, f]` reads, `y[i, f] = ...` writes and sums over indices it lacks."""
+    """What a traced function sees: `x[j, f]` reads, `y[i, f] = ...` writes and sums over indices it lacks.
+
+    Without indices it is a tensor without dimensions: s * x[i] reads s[()].
+    """
 
     def __init__(self, ref: Ref, trace: _Trace) -> None:
         self._ref, self._trace = ref, trace
@@ -101,6 +104,10 @@ class Param:
         lists = tuple(n for n in self._trace.listed if n.index in named)
         self._trace.body.append(replace(made, listed=lists))
 
+    @property
+    def bare(self) -> Load:
+        return self[()]
+
     def dim(self, n: int) -> tuple[str, int]:
         """The size of a dimension, for `sized`."""
         return (self._ref.name, n)
@@ -116,6 +123,15 @@ class Param:
     def unique(self) -> None:
         """A promise: this index list names nothing twice, so that what is written through it has one writer."""
         self._trace.unique.append(self._ref.name)
+
+
+def _on_bare(name: str) -> Callable[..., Expr]:
+    return lambda p, *others: getattr(p.bare, name)(*others)
+
+
+for _name, _held in vars(Expr).items():
+    if inspect.isfunction(_held):
+        setattr(Param, _name, _on_bare(_name))
 
 
 class Parts:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tilewright.language.names import told_apart
 from tilewright.language.trace import Traced, source_of, trace
 from tilewright.ops.call import call
@@ -24,6 +26,8 @@ from tilewright.ops.registry import register
 from tilewright.runtime.kernel import Kernel
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
+
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
 
 class Program:
@@ -52,7 +56,7 @@ class Program:
     def inputs(self, *inputs: Any) -> tuple[str, dict[str, Any], dict[str, float]]:
         """The program's registered name, its tensors by name and its scalars by name."""
         scalars = tuple(
-            n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, int | float)
+            n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, NUMBERS)
         )
         name, needed = traced_for(self.key, scalars)
         given = [v for n, v in zip(self.params, inputs, strict=False) if n not in scalars]
