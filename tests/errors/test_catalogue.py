@@ -57,6 +57,7 @@ ACTIONS |= {
         torch.tensor([0]), torch.tensor([0]), None, (2000, 2000)
     ).to_format("bitmap"),
     "not-sparse": lambda m, p: tw.spmm(torch.ones(3, 3), torch.ones(3, 2)),
+    "dense-by-sparse": lambda m, p: torch.ones(2, 3) @ tw.SparseTensor.from_torch(eye()),
     "leaf-gradient": lambda m, p: tw.spmm(
         torch.eye(3).to_sparse_csc().requires_grad_(), torch.ones(3, 2)
     ),

@@ -310,6 +310,25 @@ def test_torch_sparse_inside_is_refused(fast: Place) -> None:
         compiled(lambda x: tw.spmm(A, x))(x)
 
 
+def test_matmul(fast: Place) -> None:
+    """torch.compile asks the same for A @ x and x @ A, so that neither is guessed."""
+    A, x = sparse(20, 20, 0, fast.device), randn(20, WIDTH, device=fast.device)
+    with torch.no_grad():
+        close(compiled(lambda A, x: torch.matmul(A, x))(A, x), tw.spmm(A, x))
+        for op in (lambda A, x: A @ x, lambda A, x: x.T @ A):
+            with pytest.raises(Exception, match=r"write tw.spmm\(A, x\) for A @ x"):
+                compiled(op)(A, x)
+        parts = torch.compile(lambda A, x: (A @ x).relu(), backend="aot_eager")
+        close(parts(A, x), tw.spmm(A, x).relu())
+
+
+def test_decomposed_in_a_program(fast: Place) -> None:
+    A, x = sparse(20, 30, 0, fast.device), randn(30, WIDTH, device=fast.device)
+    parts = A.decompose(tw.rules.blocks(2), tw.rules.hyb(1, 2))
+    with torch.no_grad():
+        close(compiled(lambda A, x: never_called(A, x))(parts, x), never_called(A, x))
+
+
 @pytest.mark.slow
 def test_inductor(fast: Place) -> None:
     given, wanted = graph_inputs(20, 30, 0, fast.device)

@@ -1,7 +1,9 @@
 """Operators: programs in the language, compiled by the pipeline, with gradients."""
 
+import operator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tilewright.formats.tensor import SparseTensor
@@ -23,7 +25,7 @@ from tilewright.ops.softmax import softmax
 from tilewright.ops.spmm import spmm
 from tilewright.ops.spmv import spmv
 from tilewright.ops.tuning import tune
-from tilewright.support.errors import error
+from tilewright.support.errors import CATALOGUE, error
 from tilewright.support.places import public
 
 
@@ -64,6 +66,23 @@ def _negative(a: SparseTensor) -> SparseTensor:
     return a.map(lambda v: -v)
 
 
+CURE = CATALOGUE["dense-by-sparse"].cure
+PRODUCTS = (operator.matmul, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+
+
+@public
+def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """torch.matmul(A, x). torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can tell which."""
+    if func not in PRODUCTS:
+        return NotImplemented
+    if isinstance(args[0], SparseTensor):
+        return _matmul(*args)
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg=f"A @ x inside of torch.compile: {CURE}")
+    raise error("dense-by-sparse", where="x @ A")
+
+
+SparseTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
 SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]

@@ -165,12 +165,19 @@ def _walked(v: Any) -> bool:
 
 
 @functools.cache
-def _fits(text: str) -> bool:
-    """Whether every statement can be lowered on these formats."""
+def _lowered(text: str) -> bool:
     try:
         return bool(entry(text, "c").steps)
     except TilewrightError:
         return False
+
+
+def _fits(text: str) -> bool:
+    """Whether every statement can be lowered on these formats; a constant to torch.compile."""
+    return _lowered(text)
+
+
+_fits._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _dense(value: Any) -> bool:

@@ -106,7 +106,7 @@ def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     used = _walked(a, x, z) if isinstance(a.structure, Tree) else a
     recipe, moving = _kind(used, x, z, op, None)
     values = recipe(moving)[0]
-    if used is not a and used.format == "csr":
+    if isinstance(a.structure, Tree) and used.format == "csr":
         values = from_rows(a.structure, values)
     if op != "dot" and x.dim() != 2:
         values = values.reshape(*values.shape[:-1], *x.shape[1:])

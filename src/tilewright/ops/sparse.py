@@ -70,24 +70,19 @@ def as_rows(a: SparseTensor) -> SparseTensor:
     csr = s.as_csr()
     if v is not None and stored_rank(s) > 1:
         v = v.flatten(0, stored_rank(s) - 1)
-    if csr.perm is None or _all_places(s, csr):
+    if csr.perm is None or s.listed:
         return SparseTensor(csr, v)
     entries = Structure("csr", csr.shape, csr.indptr, csr.indices, check=False)
     return SparseTensor(entries, None if v is None else v.index_select(0, csr.perm))
 
 
-def from_rows(s: Structure, values: Tensor) -> Tensor:
+def from_rows(s: Tree, values: Tensor) -> Tensor:
     """Values made on `as_rows` of a matrix, as its own format holds them: 0 where there is no entry."""
     csr, trailing = s.as_csr(), values.shape[1:]
-    if csr.perm is not None and not _all_places(s, csr):
+    if csr.perm is not None and not s.listed:
         places = values.new_zeros((prod(s.values_shape), *trailing))
         values = places.index_copy(0, csr.perm.long(), values)
     return values.reshape(*s.values_shape, *trailing)
-
-
-def _all_places(s: Structure, csr: Structure) -> bool:
-    """Whether every place of the values is an entry."""
-    return csr.nnz == prod(s.values_shape)
 
 
 def as_blocks(a: SparseTensor) -> SparseTensor:

@@ -162,6 +162,13 @@ CATALOGUE: dict[str, Entry] = {
         "build A = SparseTensor.from_torch({name}) outside the compiled function and pass A",
         got="a torch sparse tensor",
     ),
+    "dense-by-sparse": Entry(
+        FormatError,
+        "a dense tensor times a SparseTensor is no operator",
+        "the SparseTensor on the left",
+        "write tw.spmm(A, x) for A @ x, and tw.spmm(A.T, x.T).T for x @ A",
+        got="the dense one on the left",
+    ),
     "leaf-gradient": Entry(
         FormatError,
         "{name} ({got}) requires grad, but this layout cannot hold a gradient",
