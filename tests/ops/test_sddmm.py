@@ -133,3 +133,30 @@ def test_rows_loaded_once(width: int, kind: str, setting: dict[str, int], tiled:
     rows, cols = source_coordinates(A.structure)
     close(plan.out, at_entries(rows, cols, A.values, x, z, "dot"))
     assert "segs" in plan.kernel.stages["scheduled"]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_no_heads(grad: bool, where: Place) -> None:
+    """Values [nnz, 0]: results are empty, and have gradients."""
+    A = shuffled(where.device)
+    H = A.with_values(torch.ones(6, 0, device=where.device, requires_grad=grad))
+    x, z = (torch.ones(n, 0, 2, device=where.device, requires_grad=grad) for n in (4, 3))
+    made = {
+        (6, 0): [tw.sddmm(H, x, z), tw.sddmm(A, x, z), tw.softmax(H)],
+        (6, 0, 2): [tw.sddmm(A, x, z, op="add")],
+        (4, 0, 2): [tw.spmm(H, z), tw.spmm(H, z, reduce="max")],
+    }
+    for shape, results in made.items():
+        for e in results:
+            got = e if isinstance(e, torch.Tensor) else e.values
+            assert tuple(got.shape) == shape
+            if grad:
+                got.sum().backward()
+
+
+def test_no_rows_with_heads(where: Place) -> None:
+    none = torch.zeros(0, dtype=torch.int64, device=where.device)
+    A = tw.SparseTensor.from_coo(none, none, None, (0, 3))
+    x, z = (torch.ones(n, 2, 4, device=where.device) for n in (0, 3))
+    assert tuple(tw.sddmm(A, x, z, op="add").values.shape) == (0, 2, 4)
+    assert tuple(tw.softmax(tw.sddmm(A, x, z)).values.shape) == (0, 2)

@@ -143,7 +143,7 @@ def _kind(
 
 def _flat(t: Tensor, op: str) -> Tensor:
     """Rows as programs read them: one number is one feature, and trailing dimensions are one."""
-    return t[:, None] if t.dim() == 1 else t if op == "dot" else t.reshape(t.shape[0], -1)
+    return t[:, None] if t.dim() == 1 else t if op == "dot" else t.flatten(1)
 
 
 def _check(a: SparseTensor, x: Tensor, z: Tensor, op: str) -> None:

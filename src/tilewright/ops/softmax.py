@@ -9,6 +9,7 @@ exact as torch's: a logarithm of the sum would lose digits of large scores. Two 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -70,7 +71,7 @@ def softmax(e: Any) -> SparseTensor:
     if not v.dtype.is_floating_point:
         raise error("dtype", where=where, name="e", got=v.dtype, expected="a floating point dtype")
     first = stored_rank(a.structure)
-    flat = v.reshape(*v.shape[:first], -1) if v.numel() else v.reshape(*v.shape[:first], 1)
+    flat = v.reshape(*v.shape[:first], prod(v.shape[first:]))
     made: SparseTensor = call("row_softmax", {"e": a.with_values(flat)}, [])[0]
     values: Tensor = made.explicit_values()
     return SparseTensor(a.structure, values.reshape(v.shape))
