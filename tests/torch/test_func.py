@@ -105,6 +105,7 @@ def test_experts_under_autocast() -> None:
     want = torch.einsum("tk,tskn->tsn", x, w[ids])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         close(tw.ops.grouped_matmul(x, w, index), want)
+        close(tw.ops.grouped_matmul(x, w, index, weights=torch.ones(6, 2)), want.sum(1))
     mixed = tw.ops.grouped_matmul(x.bfloat16(), w, index)
     assert mixed.dtype == torch.float32
     close(mixed, torch.einsum("tk,tskn->tsn", x.bfloat16().float(), w[ids]))

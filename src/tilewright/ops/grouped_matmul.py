@@ -22,7 +22,7 @@ from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Traced, axes, listed, part, trace
 from tilewright.ops.again import Ints, again
-from tilewright.ops.backend import backend_of
+from tilewright.ops.backend import as_written, backend_of
 from tilewright.ops.index import Index
 from tilewright.ops.kept import keeps
 from tilewright.ops.products import LARGE, SMALL
@@ -168,7 +168,10 @@ def grouped_matmul(x: Tensor, w: Tensor, index: Index, *, weights: Tensor | None
         x, w = x.to(wide), w.to(wide)
     tokens, slots = index.shape
     y = again(*_call(x, w, index))[0].reshape(tokens, slots, w.shape[2])
-    return y if weights is None else torch.bmm(weights.to(y.dtype)[:, None], y)[:, 0]
+    if weights is None:
+        return y
+    with as_written(x.device):
+        return torch.bmm(weights.to(y.dtype)[:, None], y)[:, 0]
 
 
 def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, dict[str, Tensor], Ints]:
