@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from json import JSONDecodeError
 from pathlib import Path
 
 from tilewright import bench, driver
@@ -100,4 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(list(sys.argv[1:] if argv is None else argv))
     except TilewrightError as why:
         print(f"tilewright: {why}", file=sys.stderr)
+        return 2
+    except (OSError, UnicodeDecodeError, JSONDecodeError) as why:
+        print(f"tilewright: a file cannot be used: {why}", file=sys.stderr)
         return 2

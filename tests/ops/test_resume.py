@@ -195,3 +195,28 @@ def test_command_tells_the_line(
     said = capsys.readouterr().err
     assert "04_scheduled.py, line" in said and "for i in threads(n_i):" in said
     assert "one of grid, lane, serial, unroll" in said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "resume FILE",
+        "resume FILE --schedule FILE",
+        "demo --tiny --out FILE",
+        "profile --results FILE --tiles FILE",
+        "bench spmm --quick --widths many",
+        "bench spmm --quick --threads -1",
+        "tune run --data tiny --width -1",
+    ],
+)
+def test_wrong_options_are_told(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"\xff\xfe\x00")
+    try:
+        code = cli.main(said.replace("FILE", str(file)).split())
+    except SystemExit as why:
+        code = why.code
+    assert code == 2
+    assert "tilewright" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from tilewright.bench import attention, bsr, dynamic, formats, pruned, regret, rows, sddmm, spmm
-from tilewright.bench.suite import DTYPES, Options, Run
+from tilewright.bench.suite import DTYPES, Options, Run, count, counts
 from tilewright.support.errors import error
 
 SUITES = {
@@ -39,12 +39,12 @@ def parser() -> argparse.ArgumentParser:
     option("--probes", type=Path, help="folder of hand-written kernels to compare with")
     option("--json", type=Path, help="file that receives all figures")
     option("--quick", action="store_true", help="fewer graphs, widths and settings")
-    option("--settings", type=int, help="number of tile settings to time")
+    option("--settings", type=count, help="number of tile settings to time")
     option("--graphs", help="names, separated by commas")
-    option("--widths", help="feature widths, separated by commas")
+    option("--widths", type=counts, default=(), help="feature widths, separated by commas")
     option("--dtypes", help="fp32, bf16, fp16, separated by commas")
     option("--reduces", default="sum", help="sum, mean, max, min, separated by commas (spmm)")
-    option("--threads", type=int, help="CPU threads; default: torch's")
+    option("--threads", type=count, help="CPU threads; default: torch's")
     option(
         "--busy",
         action="store_true",
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     option("--workers", type=int, default=14, help="processes that compile ahead; 0: none")
     option("--tune", action="store_true", help="tune before the operator is timed (spmm)")
     option("--flex", action="store_true", help="time compiled flex_attention too (attention)")
-    option("--nnz", type=int, help="entries of the generated matrix (formats)")
+    option("--nnz", type=count, help="entries of the generated matrix (formats)")
     return made
 
 
@@ -85,7 +85,7 @@ def options(args: argparse.Namespace) -> Options:
         quick=args.quick,
         settings=args.settings,
         graphs=tuple(args.graphs.split(",")) if args.graphs else (),
-        widths=tuple(int(w) for w in args.widths.split(",")) if args.widths else (),
+        widths=args.widths,
         limit=args.limit,
         workers=args.workers,
         tune=args.tune,

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from tilewright.bench import machine, timing
 from tilewright.bench.dynamic_regret import fit, regret, regret_table, short
-from tilewright.bench.suite import Options, Run, seeded
+from tilewright.bench.suite import Options, Run, count, seeded
 from tilewright.bench.tables import Cell, table
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--json", type=Path, help="file; default: this machine's, in the cache folder"
     )
-    made.add_argument("--threads", type=int, help="CPU threads; default: torch's")
+    made.add_argument("--threads", type=count, help="CPU threads; default: torch's")
     made.add_argument("--results", type=Path, help="figures of `bench dynamic` on this machine")
     made.add_argument("--tiles", type=Path, help="a file of tiles that were measured before")
     return made

@@ -213,3 +213,16 @@ def fastest(settings: list[dict[str, Any]]) -> dict[str, Any]:
 
 def spelled(setting: dict[str, Any] | None) -> str:
     return ",".join(f"{k}={v}" for k, v in (setting or {}).items()) or "-"
+
+
+def count(text: str) -> int:
+    """A number of an option, one or more; argparse tells what it refuses."""
+    made = int(text)
+    if made < 1:
+        raise ValueError(text)
+    return made
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """8,32 -> (8, 32)"""
+    return tuple(map(count, text.split(",")))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tilewright.bench import graphs, subject
-from tilewright.bench.suite import dtype_of, seeded
+from tilewright.bench.suite import count, dtype_of, seeded
 from tilewright.formats import SparseTensor
 from tilewright.support.errors import error
 from tilewright.tune import store
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     known = ", ".join(graphs.GENERATED)
     run.add_argument("--data", required=True, help=f"a CSR graph (.npz), or one of {known}")
     run.add_argument("--op", choices=OPS, default="spmm")
-    run.add_argument("--width", type=int, default=128, help="features")
+    run.add_argument("--width", type=count, default=128, help="features")
     run.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), default="fp32")
     run.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     run.add_argument("--budget", type=float, default=10.0, help="seconds")
