@@ -166,3 +166,17 @@ def test_without_memory(sparse: str) -> None:
     assert h.shape == (6, 5) and index.positions.device.type == "meta"
     A = tw.SparseTensor.from_dense(torch.eye(6)).to("meta")
     assert tw.spmm(A, x.float()).shape == (6, 4)
+
+
+@pytest.mark.parametrize("name", ["linear", "masked_linear", "grouped_matmul"])
+def test_gradients_of_gradients_over_lists_are_refused_in_words(name: str) -> None:
+    x, w = randn(6, 4).requires_grad_(), randn(5, 4)
+    index = tw.Index.from_choices(torch.arange(12).reshape(6, 2) % 3, 3)
+    made = {
+        "linear": lambda: tw.linear(x, w, sparse=torch.tensor([0, 3])),
+        "masked_linear": lambda: tw.ops.masked_linear(x, w, torch.ones(5, 4).bool()),
+        "grouped_matmul": lambda: tw.ops.grouped_matmul(x, randn(3, 4, 5), index),
+    }[name]()
+    (g,) = torch.autograd.grad(made.square().sum(), x, create_graph=True)
+    with pytest.raises(tw.TilewrightError, match=rf"^the gradient of tw.*{name}.* has no gradient"):
+        g.sum().backward()

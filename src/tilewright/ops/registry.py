@@ -19,6 +19,11 @@ from tilewright.support.errors import TilewrightError
 from tilewright.support.names import plain
 from tilewright.support.places import locating
 
+ONCE = {  # programs of gradients, in the words of those who call them
+    "listed_linear_to_": "tw.linear(sparse=), tw.ops.matmul or masked_linear",
+    "grouped_product_to_": "tw.ops.grouped_matmul",
+}
+
 
 @dataclass(frozen=True)
 class Template:
@@ -83,6 +88,9 @@ class Template:
                 return gradient(self.traced)
         except TilewrightError as why:
             why.names["name"] = plain(why.names.get("name", ""))
+            told = next((words for n, words in ONCE.items() if self.traced.name.startswith(n)), "")
+            if told:
+                why.names |= {"name": f"the gradient of {told}", "got": "it has a gradient once"}
             raise
 
 
