@@ -30,8 +30,17 @@ PAGE = 2 << 20  # a large page
 LEAST = 4 << 20  # the C library keeps what is smaller, and a tensor costs less from there
 ROOM = 1.25  # a kept block may be so much larger than what is asked for
 
-# torch.empty_strided in a third of its time, past the dispatcher: what torch.compile's own code calls, where it is there
+# torch.empty_strided in a third of its time, past the dispatcher: what torch.compile's code calls, where it is there
 _past = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)  # type: ignore[attr-defined]
+_AS: dict[torch.dtype, Any] = {  # others have 16 bits
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
 _returned: deque[mmap.mmap] = deque()  # by tensors that are gone, from any thread
 _idle: list[mmap.mmap] = []  # the oldest first
 _lock = threading.RLock()
@@ -58,14 +67,15 @@ class _Lease(np.ndarray[Any, Any]):
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor with any content."""
-    many = math.prod(shape)
-    size = many * dtype.itemsize
-    if size < LEAST or not knobs.keep() or not sys.platform.startswith("linux"):
+    size = math.prod(shape) * dtype.itemsize
+    most = knobs.keep()
+    if size < LEAST or not most or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype)
-    block = _take(size)
-    lease = np.frombuffer(block, dtype=np.uint8).view(_Lease)
+    block = _take(size, most)
+    lease = _Lease(shape, _AS.get(dtype, np.int16), block)  # type: ignore[call-overload]
     lease.block = block
-    return torch.frombuffer(lease, dtype=dtype, count=many).view(*shape)
+    made = torch.from_numpy(lease)
+    return made if dtype in _AS else made.view(dtype)
 
 
 def alike(t: Tensor) -> Callable[[], Tensor]:
@@ -82,10 +92,10 @@ def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return made.zero_()
 
 
-def _take(size: int) -> mmap.mmap:
+def _take(size: int, most: int) -> mmap.mmap:
     """The newest block that suits, since caches may hold it, or one from the system."""
     with _lock:
-        settle()
+        settle(most)
         for k in range(len(_idle) - 1, -1, -1):
             if size <= len(_idle[k]) <= ROOM * size + PAGE:
                 return _idle.pop(k)
@@ -96,12 +106,12 @@ def _take(size: int) -> mmap.mmap:
     return made
 
 
-def settle() -> int:
+def settle(most: int | None = None) -> int:
     """Blocks that came back are idle, the oldest beyond the bound are given to the system; bytes that stay."""
+    most = knobs.keep() if most is None else most
     with _lock:
         while _returned:
             _idle.append(_returned.popleft())
-        most = knobs.keep() << 20
-        while sum(map(len, _idle)) > most:
+        while (idle := sum(map(len, _idle))) > most << 20:
             _idle.pop(0)
-        return sum(map(len, _idle))
+        return idle
