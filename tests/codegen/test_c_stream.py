@@ -58,8 +58,8 @@ def kernel_text(width: int, dtype: torch.dtype = torch.float32) -> driver.Kernel
 
 
 def test_whole_lines_alone() -> None:
-    assert "tw_stream(y + (i * 48 + 0), acc, 192)" in kernel_text(48).text
-    assert "tw_stream" not in kernel_text(40).text
+    assert "TW_PASS(y + (i * 48 + f), acc[f / TW_F32S])" in kernel_text(48).text
+    assert "tw_far" not in kernel_text(40).text
     half = kernel_text(32, torch.bfloat16).text  # rounded first
     assert "uint16_t line[32]" in half and "tw_stream(y + (i * 32 + 0), line, 64)" in half
 
@@ -70,7 +70,7 @@ def test_outputs_that_begin_anywhere(offset: int) -> None:
     """A place that is no line's is written the usual way."""
     A, x = matrix(), randn(31, 48)
     made = driver.resume(kernel_text(48).stages["flat"])
-    assert "tw_stream" in made.text
+    assert "tw_far" in made.text
     room = torch.full((23 * 48 + 32,), 7.0)
     begin = (-room.data_ptr() // 4) % 16 + offset
     y = room[begin : begin + 23 * 48].view(23, 48)

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
-from tilewright.codegen.c_expr import Expressions
 from tilewright.codegen.c_memory import LINE, MOST
 from tilewright.codegen.c_prelude import TYPES, prelude
 from tilewright.codegen.c_search import SEARCH
+from tilewright.codegen.c_vector import Vectors
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
     INTS,
@@ -43,6 +43,7 @@ from tilewright.support.names import Names
 
 APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
 EVERY = ("any", "all", "union")
+FAR = "tw_far"  # where outputs would not stay in the last cache
 
 
 def parameters(p: flat.Program) -> list[tuple[str, str]]:
@@ -82,8 +83,8 @@ def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
     args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     printer = _Printer(p, grain)
     lines = printer.block(p.body, (), ())
-    if any("tw_stream(" in line for line in lines):
-        lines = [f"const _Bool tw_far = {printer.touched()} > TW_FAR;", *lines]
+    if any(FAR in line for line in lines):
+        lines = [f"const _Bool {FAR} = {printer.touched()} > TW_FAR;", *lines]
     body = "\n".join("  " + line for line in lines)
     used = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
     return f"{prelude(body)}{used}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
@@ -96,7 +97,7 @@ def _read(p: flat.Program) -> list[str]:
     return [n for n in p.streams if n not in outs]
 
 
-class _Printer(Expressions):
+class _Printer(Vectors):
     def __init__(self, p: flat.Program, grain: int) -> None:
         super().__init__(p)
         self.grain = grain
@@ -143,7 +144,10 @@ class _Printer(Expressions):
                 return self.update(state, m, made_, self.folded(state, lanes), guards)
             case stmt.Store(b, (at,), v):
                 at, v = self.full(at), self.full(v)
-                if b.name in self.p.streams and self.parallel:
+                streams = b.name in self.p.streams and self.parallel
+                if any(n in self.wide for n in walk(v) if isinstance(n, Var)):
+                    return self.vector_store(b, at, v, streams)
+                if streams:
                     return self.stream(b, at, v, guards)
                 line = f"{b.name}[{self.expr(at)}] = {self.expr(v)};"
                 return self.over(self.sorted(lanes_of((at, v), self.table)), [line], guards)
@@ -162,6 +166,16 @@ class _Printer(Expressions):
             got="it has no C form",
             expected="a schedule for the CPU",
         )
+
+    def vector_store(self, b: Any, at: Expr, v: Expr, streams: bool) -> list[str]:
+        (lane,) = lanes_of(v, self.table)
+        to, value = f"{b.name} + {self.expr(at, 6)}", self.vector_expr(v, b.dtype)
+        stay = self.over_vectors(lane, b.dtype, f"TW_{b.dtype.upper()}({to}) = {value};")
+        if not streams:
+            return stay
+        leave = self.over_vectors(lane, b.dtype, f"TW_PASS({to}, {value});")
+        first = f"{b.name} + {self.expr(substitute(at, {lane: Const(0, 'i64')}), 6)}"
+        return [f"if ({FAR} && TW_LINE({first})) {{", *_in(leave), "} else {", *_in(stay), "}"]
 
     def stream(self, b: Any, at: Expr, v: Expr, guards: tuple[Expr, ...]) -> list[str]:
         """Lanes that are whole lines of the output pass the caches where they would not stay."""
@@ -183,7 +197,7 @@ class _Printer(Expressions):
             made += self.over(lanes, [f"{held}[{lanes[0].name}] = {self.expr(v)};"], ())
             plain = self.over(lanes, [f"{b.name}[{self.expr(at)}] = {held}[{lanes[0].name}];"], ())
         leave = f"tw_stream({to}, {held}, {size});"
-        return [*made, f"if (tw_far && TW_LINE({to})) {leave}", "else {", *_in(plain), "}"]
+        return [*made, f"if ({FAR} && TW_LINE({to})) {leave}", "else {", *_in(plain), "}"]
 
     def early(self, b: Any, at: Expr, span: int) -> list[str]:
         """Ask for all lines of what lanes, or the loops inside, will read."""
@@ -227,7 +241,7 @@ class _Printer(Expressions):
         turns = " * ".join(self.expr(self.full(x.hi - x.lo), 7) for x in nest)
         how = f"{many} schedule(dynamic, tw_share({turns}, {self.grain}, n_threads))"
         team = "num_threads(n_threads)"
-        streams = any("tw_stream(" in line for line in inner)
+        streams = any(FAR in line for line in inner)
         made = [
             f"#pragma omp for{how} nowait" if streams else f"#pragma omp parallel for{how} {team}"
         ]
@@ -256,7 +270,7 @@ class _Printer(Expressions):
             "  }",
             "}",
         ]
-        fence = ["TW_FENCE;"] if any("tw_stream(" in line for line in inner) else []
+        fence = ["TW_FENCE;"] if any(FAR in line for line in inner) else []
         made = [
             "tw_queue tw_queues[n_threads];",
             f"const int64_t tw_pieces = tw_deal(tw_queues, {rows}, {self.grain}, n_threads);",
@@ -316,7 +330,11 @@ class _Printer(Expressions):
         for v, ident in zip(state, m.identity, strict=True):
             self.begun[v] = len(lanes)
             ls = self.sorted(self.table[v])
-            if ls:
+            if v in self.wide:
+                d = v.dtype
+                out.append(f"tw_{d}s {v.name}[{self.extents[ls[0]]} / TW_{d.upper()}S];")
+                out += self.over_vectors(ls[0], d, f"{self.vector(v)} = (tw_{d}s){{0}};")
+            elif ls:
                 out.append(f"{TYPES[v.dtype]} {v.name}{self.shape(ls)};")
                 out += self.over(ls, [f"{self.name(v)} = {self.expr(ident)};"], ())
             else:
@@ -335,6 +353,10 @@ class _Printer(Expressions):
         lanes: tuple[Var, ...],
         guards: tuple[Expr, ...],
     ) -> list[str]:
+        if state[0] in self.wide:
+            v = state[0]
+            line = f"{self.vector(v)} += {self.vector_expr(args[0], v.dtype)};"
+            return self.over_vectors(self.wide[v], v.dtype, line)
         made = apply(m.combine, (*state, *apply(m.lift, args)))
         return self.update(state, m, made, self.folded(state, lanes), guards)
 

@@ -22,32 +22,29 @@ STREAM = """
 #define TW_FAR (16 << 20)
 #endif
 #define TW_LINE(at) (((uintptr_t)(at) & 63) == 0)
-#if defined(__AVX512F__)
-enum { TW_WIDE = 64 };
-#define TW_PASS __builtin_ia32_movntps512
-#elif defined(__AVX__)
-enum { TW_WIDE = 32 };
-#define TW_PASS __builtin_ia32_movntps256
-#else
-enum { TW_WIDE = 16 };
-#define TW_PASS __builtin_ia32_movntps
-#endif
 typedef float tw_wide __attribute__((vector_size(TW_WIDE), aligned(1), may_alias));
 
 #if defined(__clang__) || !defined(__SSE2__)
-#define tw_stream(to, from, bytes) memcpy(to, from, bytes)
+#define TW_PASS(to, vector) (*(tw_wide *)(to) = (tw_wide)(vector))
 #define TW_FENCE
 #else
-static inline __attribute__((always_inline)) void tw_stream(void *to, const void *from, int bytes) {
-  for (int k = 0; k < bytes; k += TW_WIDE)
-    TW_PASS((float *)((char *)to + k), *(const tw_wide *)((const char *)from + k));
-}
+#if defined(__AVX512F__)
+#define TW_PASS(to, vector) __builtin_ia32_movntps512((float *)(to), (tw_wide)(vector))
+#elif defined(__AVX__)
+#define TW_PASS(to, vector) __builtin_ia32_movntps256((float *)(to), (tw_wide)(vector))
+#else
+#define TW_PASS(to, vector) __builtin_ia32_movntps((float *)(to), (tw_wide)(vector))
+#endif
 #define TW_FENCE __builtin_ia32_sfence()
 #endif
+static inline __attribute__((always_inline)) void tw_stream(void *to, const void *from, int bytes) {
+  for (int k = 0; k < bytes; k += TW_WIDE)
+    TW_PASS((char *)to + k, *(const tw_wide *)((const char *)from + k));
+}
 """
 
 
 def memory(text: str) -> str:
     """What the text of a kernel needs of the above."""
     made = EARLY if "tw_early(" in text else ""
-    return made + (STREAM if "tw_stream(" in text else "")
+    return made + (STREAM if "TW_FENCE" in text else "")

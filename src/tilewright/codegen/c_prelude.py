@@ -10,6 +10,7 @@ from __future__ import annotations
 from tilewright.codegen.c_math import functions
 from tilewright.codegen.c_memory import memory
 from tilewright.codegen.c_team import team
+from tilewright.codegen.c_wide import wide
 
 TYPES = {
     "f64": "double",
@@ -84,4 +85,5 @@ def prelude(text: str) -> str:
     called = functions(text)
     macros = (MAD if "TW_MAD" in called else "") + (ATOMIC if "TW_ATOMIC" in text else "")
     macros += WHERE if "TW_WHERE" in text else ""
-    return HEADERS + macros + called + team(text) + memory(text)
+    lines = memory(text)
+    return HEADERS + macros + called + team(text) + wide(lines + text) + lines

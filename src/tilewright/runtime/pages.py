@@ -31,7 +31,7 @@ LEAST = 4 << 20  # the C library keeps what is smaller, and a tensor costs less 
 ROOM = 1.25  # a kept block may be so much larger than what is asked for
 
 # torch.empty_strided in a third of its time, past the dispatcher: what torch.compile's code calls, where it is there
-_past = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)  # type: ignore[attr-defined]
+_past = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
 _AS: dict[torch.dtype, Any] = {  # others have 16 bits
     torch.float64: np.float64,
     torch.float32: np.float32,
@@ -72,7 +72,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if size < LEAST or not most or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype)
     block = _take(size, most)
-    lease = _Lease(shape, _AS.get(dtype, np.int16), block)  # type: ignore[call-overload]
+    lease = _Lease(shape, _AS.get(dtype, np.int16), block)
     lease.block = block
     made = torch.from_numpy(lease)
     return made if dtype in _AS else made.view(dtype)
