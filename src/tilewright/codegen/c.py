@@ -80,14 +80,12 @@ def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
         if asked:
             expected = "a schedule for the CPU"
             raise error("illegal", name=what, got=why, expected=expected, cure=cure)
-    args = ",\n    ".join(f"{t} {n}" for n, t in parameters(p))
     printer = _Printer(p, grain)
     lines = printer.block(p.body, (), ())
-    if any(FAR in line for line in lines):
-        lines = [f"const _Bool {FAR} = {printer.touched()} > TW_FAR;", *lines]
-    body = "\n".join("  " + line for line in lines)
+    printer.function("void", p.name, parameters(p), lines)
+    body = "\n".join(printer.functions)
     used = SEARCH if any(isinstance(n, Lookup) for n in walk(p.body)) else ""
-    return f"{prelude(body)}{used}\nvoid {p.name}(\n    {args}) {{\n{body}\n}}\n"
+    return f"{prelude(body)}{used}\n{body}"
 
 
 def _read(p: flat.Program) -> list[str]:
@@ -108,6 +106,16 @@ class _Printer(Vectors):
         for name in held:
             self.names.fresh(name)
         self.parallel = False
+        self.functions: list[str] = []
+
+    def function(
+        self, kind: str, name: str, params: Sequence[tuple[str, str]], body: list[str]
+    ) -> None:
+        """One more function of the file."""
+        if any(FAR in line for line in body):
+            body = [f"const _Bool {FAR} = {self.touched()} > TW_FAR;", *body]
+        args = ",\n    ".join(f"{t} {n}" for n, t in params)
+        self.functions.append(f"{kind} {name}(\n    {args}) {{\n" + _lines(_in(body)) + "}\n")
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ class _Printer(Vectors):
 
     def grid(self, s: Loop, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
         if s in balanced(self.p):
-            return self.queues(s, lanes, guards)
+            return self.queues(s)
         nest = [s]
         while len(nest[-1].body) == 1 and isinstance(nest[-1].body[0], Loop):
             if nest[-1].body[0].kind != "grid":
@@ -254,28 +262,33 @@ class _Printer(Vectors):
             return made
         return [f"#pragma omp parallel {team}", "{", *_in([*made, "TW_FENCE;"]), "}"]
 
-    def queues(self, s: Loop, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
-        """Rows in pieces of about the same work, taken from queues."""
+    def queues(self, s: Loop) -> list[str]:
+        """Rows in pieces of about the same work, taken from queues.
+
+        A piece is a function of its own: inside of a parallel region gcc forgets that no two arrays overlap, and reads
+        again after every store.
+        """
         self.parallel = True
-        inner = self.block(s.body, lanes, guards)
+        inner = self.block(s.body, (), ())
         self.parallel = False
-        (begin,) = (b for b in self.p.buffers if b.name == self.p.balance)
         i, rows = s.var.name, self.expr(self.full(s.hi))
-        cut = lambda piece: f"tw_cut_{begin.dtype}({begin.name}, {rows}, {piece}, tw_pieces)"
-        loop = [
-            "for (int64_t tw_piece; (tw_piece = tw_take(tw_queues, n_threads)) >= 0;) {",
-            f"  const int64_t {i}_end = {cut('tw_piece + 1')};",
-            f"  for (int64_t {i} = {cut('tw_piece')}; {i} < {i}_end; ++{i}) {{",
-            *_in(_in(inner)),
-            "  }",
-            "}",
-        ]
         fence = ["TW_FENCE;"] if any(FAR in line for line in inner) else []
+        name, end = self.names.fresh(f"{self.p.name}_{i}"), self.names.fresh(f"{i}_end")
+        loop = [f"for (; {i} < {end}; ++{i}) {{", *_in(inner), "}", *fence]
+        params = parameters(self.p)[:-1]
+        ends = [(i, "int64_t"), (end, "const int64_t")]
+        self.function("static __attribute__((noinline)) void", name, [*params, *ends], loop)
+        (begin,) = (b for b in self.p.buffers if b.name == self.p.balance)
+        cut = lambda piece: f"tw_cut_{begin.dtype}({begin.name}, {rows}, {piece}, tw_pieces)"
         made = [
             "tw_queue tw_queues[n_threads];",
             f"const int64_t tw_pieces = tw_deal(tw_queues, {rows}, {self.grain}, n_threads);",
             "#pragma omp parallel num_threads(n_threads)",
-            *(["{", *_in([*loop, *fence]), "}"] if fence else loop),
+            "for (int64_t tw_piece; (tw_piece = tw_take(tw_queues, n_threads)) >= 0;)",
+            f"  {name}(",
+            f"      {', '.join(n for n, _ in params)},",
+            f"      {cut('tw_piece')},",
+            f"      {cut('tw_piece + 1')});",
         ]
         return ["{", *_in(made), "}"]
 
@@ -472,6 +485,10 @@ class _Printer(Vectors):
 
 def _terms(e: Expr) -> list[Expr]:
     return [*_terms(e.a), *_terms(e.b)] if isinstance(e, Bin) and e.op == "+" else [e]
+
+
+def _lines(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _in(lines: list[str]) -> list[str]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir import flat
+from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Buffer, const
 from tilewright.ir.flat import Loop
-from tilewright.schedule.edit import illegal, loops
-from tilewright.schedule.legal import within
+from tilewright.schedule.edit import illegal
 
 
 def balance(p: flat.Program, array: str) -> flat.Program:
@@ -32,11 +31,15 @@ def balance(p: flat.Program, array: str) -> flat.Program:
 
 
 def balanced(p: flat.Program) -> list[Loop]:
-    """The grid loops, outermost ones, that are shared by an array's work: from 0, a turn for each row of it."""
+    """The grid loops that are shared by an array's work: at the top, from 0, a turn for each row of it.
+
+    What is let before them all would not be known where a piece of them is.
+    """
+    if any(isinstance(s, stmt.Let) for s in p.body):
+        return []
     held = [b for b in p.buffers if b.name == p.balance]
-    grids = [x for x in loops(p) if x.kind == "grid"]
-    inner = [s for x in grids for s in within(x.body)]
-    return [x for x in grids if x not in inner and any(counts(b, x) for b in held)]
+    grids = [s for s in p.body if isinstance(s, Loop) and s.kind == "grid"]
+    return [x for x in grids if any(counts(b, x) for b in held)]
 
 
 def counts(b: Buffer, loop: Loop) -> bool:
