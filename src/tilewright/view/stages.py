@@ -9,6 +9,7 @@ In: a kernel, or a statement that has no kernel here. Out: text with a heading f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
@@ -32,15 +33,15 @@ TITLES = {
 
 
 def readable(stage: str, said: str) -> str:
-    """A stage's text; of C the function alone, without the helpers that stand above it."""
+    """A stage's text; of C its functions alone, without the helpers that stand above them."""
     if stage != "c":
         return said.strip("\n")
-    head, found, body = said.partition("\nvoid ")
-    if not found:
+    found = re.search(r"^(static __attribute__\(\(noinline\)\) )?void ", said, re.MULTILINE)
+    if found is None:
         return said.strip("\n")
-    return f"// {head.count(chr(10))} lines of includes and helpers left out\nvoid {body}".strip(
-        "\n"
-    )
+    above = said[: found.start()].count("\n")
+    told = f"// {above} lines of includes and helpers left out"
+    return f"{told}\n{said[found.start() :]}".strip("\n")
 
 
 def show(kernel: Kernel, only: Sequence[str] | None = None) -> str:
