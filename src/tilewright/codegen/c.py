@@ -177,12 +177,12 @@ class _Printer(Vectors):
 
     def vector_store(self, b: Any, at: Expr, v: Expr, streams: bool) -> list[str]:
         (lane,) = lanes_of(v, self.table)
-        to, value = f"{b.name} + {self.expr(at, 6)}", self.vector_expr(v, b.dtype)
+        first, value = self.line_at(b, at, lane), self.vector_expr(v, b.dtype)
+        to = f"{first} + {lane.name}"
         stay = self.over_vectors(lane, b.dtype, f"TW_{b.dtype.upper()}({to}) = {value};")
         if not streams:
             return stay
         leave = self.over_vectors(lane, b.dtype, f"TW_PASS({to}, {value});")
-        first = f"{b.name} + {self.expr(substitute(at, {lane: Const(0, 'i64')}), 6)}"
         return [f"if ({FAR} && TW_LINE({first})) {{", *_in(leave), "} else {", *_in(stay), "}"]
 
     def stream(self, b: Any, at: Expr, v: Expr, guards: tuple[Expr, ...]) -> list[str]:

@@ -4,7 +4,7 @@ In: a scheduled stage III program. Out: the states that can be vectors, and the 
 over one lane that is a whole number of lines qualifies, if it is a sum of floats whose terms read their lane side by
 side, and all that asks for it is a store. As an array it would go through memory at the beginning and end of every row.
 
-    acc[f] += a[p] * x[j * 128 + f]   ->   acc[f / TW_F32S] += a[p] * TW_F32(x + (j * 128 + f))
+    acc[f] += a[p] * x[j * 128 + f]   ->   acc[f / TW_F32S] += a[p] * TW_F32(x + (j * 128 + 0) + f)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright.codegen.c_expr import Expressions
 from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_wide import SIZES
 from tilewright.ir import stmt
-from tilewright.ir.expr import Bin, Const, Expr, Load, Var, dtype_of
+from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, dtype_of
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, walk
 from tilewright.lowering.lanes import lanes_of
@@ -122,6 +122,10 @@ class Vectors(Expressions):
         """The vector of a state that a turn of its loop is at."""
         return f"{v.name}[{self.wide[v].name} / TW_{v.dtype.upper()}S]"
 
+    def line_at(self, b: Buffer, at: Expr, lane: Var) -> str:
+        """Where the lanes of an address begin: what differs between vectors is added last, and is a constant."""
+        return f"{b.name} + {self.expr(substitute(at, {lane: Const(0, 'i64')}), 6)}"
+
     def vector_expr(self, e: Expr, d: str) -> str:
         """An expression of vectors, and of numbers that are the same for all of one."""
         if not self._lanes(e):
@@ -130,7 +134,8 @@ class Vectors(Expressions):
             case Var():
                 return self.vector(e)
             case Load(b, (at,)):
-                return f"TW_{d.upper()}({b.name} + {self.expr(at, 6)})"
+                (lane,) = self._lanes(at)
+                return f"TW_{d.upper()}({self.line_at(b, at, lane)} + {lane.name})"
             case Bin(op, a, b):
                 return f"({self.vector_expr(a, d)} {op} {self.vector_expr(b, d)})"
         raise TypeError(f"{e} is no vector")
