@@ -177,13 +177,15 @@ class _Printer(Vectors):
 
     def vector_store(self, b: Any, at: Expr, v: Expr, streams: bool) -> list[str]:
         (lane,) = lanes_of(v, self.table)
-        first, value = self.line_at(b, at, lane), self.vector_expr(v, b.dtype)
-        to = f"{first} + {lane.name}"
+        first, line = self.line_at(b, at, lane)
+        above, to = [line], f"{first} + {lane.name}"
+        value = self.vector_expr(v, b.dtype, above)
         stay = self.over_vectors(lane, b.dtype, f"TW_{b.dtype.upper()}({to}) = {value};")
         if not streams:
-            return stay
+            return [*above, *stay]
         leave = self.over_vectors(lane, b.dtype, f"TW_PASS({to}, {value});")
-        return [f"if ({FAR} && TW_LINE({first})) {{", *_in(leave), "} else {", *_in(stay), "}"]
+        test = f"if ({FAR} && TW_LINE({first})) {{"
+        return [*above, test, *_in(leave), "} else {", *_in(stay), "}"]
 
     def stream(self, b: Any, at: Expr, v: Expr, guards: tuple[Expr, ...]) -> list[str]:
         """Lanes that are whole lines of the output pass the caches where they would not stay."""
@@ -367,9 +369,9 @@ class _Printer(Vectors):
         guards: tuple[Expr, ...],
     ) -> list[str]:
         if state[0] in self.wide:
-            v = state[0]
-            line = f"{self.vector(v)} += {self.vector_expr(args[0], v.dtype)};"
-            return self.over_vectors(self.wide[v], v.dtype, line)
+            v, above = state[0], list[str]()
+            line = f"{self.vector(v)} += {self.vector_expr(args[0], v.dtype, above)};"
+            return [*above, *self.over_vectors(self.wide[v], v.dtype, line)]
         made = apply(m.combine, (*state, *apply(m.lift, args)))
         return self.update(state, m, made, self.folded(state, lanes), guards)
 

@@ -4,7 +4,7 @@ In: a scheduled stage III program. Out: the states that can be vectors, and the 
 over one lane that is a whole number of lines qualifies, if it is a sum of floats whose terms read their lane side by
 side, and all that asks for it is a store. As an array it would go through memory at the beginning and end of every row.
 
-    acc[f] += a[p] * x[j * 128 + f]   ->   acc[f / TW_F32S] += a[p] * TW_F32(x + (j * 128 + 0) + f)
+    acc[f] += a[p] * x[j * 128 + f]   ->   x_at = x + j * 128;  acc[f / TW_F32S] += a[p] * TW_F32(x_at + f)
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from tilewright.analysis.cost import BYTES
 from tilewright.codegen.c_expr import Expressions
 from tilewright.codegen.c_memory import LINE
+from tilewright.codegen.c_prelude import TYPES
 from tilewright.codegen.c_wide import SIZES
 from tilewright.ir import stmt
 from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, dtype_of
@@ -26,6 +27,7 @@ from tilewright.lowering.lanes import lanes_of
 from tilewright.schedule.edit import blocks
 from tilewright.schedule.legal import APART
 from tilewright.schedule.shape import is_unit
+from tilewright.support.names import Names
 
 Lanes = tuple[Var, ...]
 PLAIN = ("+", "-", "*", "/")
@@ -33,6 +35,8 @@ PLAIN = ("+", "-", "*", "/")
 
 class Vectors(Expressions):
     """Expressions, and those over a lane as vectors."""
+
+    names: Names
 
     @cached_property
     def wide(self) -> dict[Var, Var]:
@@ -122,12 +126,18 @@ class Vectors(Expressions):
         """The vector of a state that a turn of its loop is at."""
         return f"{v.name}[{self.wide[v].name} / TW_{v.dtype.upper()}S]"
 
-    def line_at(self, b: Buffer, at: Expr, lane: Var) -> str:
-        """Where the lanes of an address begin: what differs between vectors is added last, and is a constant."""
-        return f"{b.name} + {self.expr(substitute(at, {lane: Const(0, 'i64')}), 6)}"
+    def line_at(self, b: Buffer, at: Expr, lane: Var) -> tuple[str, str]:
+        """A pointer to where the lanes of an address begin, from which all vectors of a line are reached: its name, and
+        the line that sets it."""
+        name, const = (
+            self.names.fresh(f"{b.name}_at"),
+            "" if b.role in ("out", "work") else "const ",
+        )
+        first = self.expr(substitute(at, {lane: Const(0, "i64")}), 6)
+        return name, f"{const}{TYPES[b.dtype]} *const {name} = {b.name} + {first};"
 
-    def vector_expr(self, e: Expr, d: str) -> str:
-        """An expression of vectors, and of numbers that are the same for all of one."""
+    def vector_expr(self, e: Expr, d: str, above: list[str]) -> str:
+        """An expression of vectors, and of numbers that are the same for all of one; lines that stand above it."""
         if not self._lanes(e):
             return self.operand(e, d, 9) if not isinstance(e, Const) else self.operand(e, d)
         match e:
@@ -135,9 +145,11 @@ class Vectors(Expressions):
                 return self.vector(e)
             case Load(b, (at,)):
                 (lane,) = self._lanes(at)
-                return f"TW_{d.upper()}({self.line_at(b, at, lane)} + {lane.name})"
+                name, line = self.line_at(b, at, lane)
+                above.append(line)
+                return f"TW_{d.upper()}({name} + {lane.name})"
             case Bin(op, a, b):
-                return f"({self.vector_expr(a, d)} {op} {self.vector_expr(b, d)})"
+                return f"({self.vector_expr(a, d, above)} {op} {self.vector_expr(b, d, above)})"
         raise TypeError(f"{e} is no vector")
 
 
