@@ -19,7 +19,7 @@ int omp_get_thread_num(void);
 typedef struct { int64_t next, end; char apart[48]; } tw_queue;
 
 static inline int64_t tw_deal(tw_queue *queues, int64_t turns, int64_t most, int threads) {
-  const int64_t each = turns / (tw_share(turns, most, threads) * threads) + 1;
+  const int64_t each = turns / (most * threads) + 4;
   for (int t = 0; t < threads; ++t) queues[t].next = each * t, queues[t].end = each * (t + 1);
   return each * threads;
 }
@@ -57,7 +57,7 @@ static inline int64_t tw_cut_{dtype}(const {type} *begin, int64_t rows, int64_t 
 def team(text: str) -> str:
     """What the text of a kernel needs of the above."""
     queues = "tw_deal(" in text
-    made = SHARE if queues or "tw_share(" in text else ""
+    made = SHARE if "tw_share(" in text else ""
     made += QUEUES if queues else ""
     for dtype, kind in (("i32", "int32_t"), ("i64", "int64_t")):
         made += CUT.format(dtype=dtype, type=kind, row=ROW) if f"tw_cut_{dtype}(" in text else ""
