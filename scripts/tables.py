@@ -22,11 +22,11 @@ TWO_CORES = """
 Every call makes its output. The plain loop is the same statement as the compiler lowers it before any schedule, built
 with the same flags. `GB/s` counts a row of the dense operand for every entry.
 
-The goals (2.5x and 2x over the best peer) are missed. Numba's loop, compiled for the machine with fast arithmetic, is
-bound by the same gathers: where all operands lie in the last cache, both run at its speed. What is gained is around
-them: rows are asked for before the row in front of them ends, outputs that would not stay in the cache pass it, and
-their memory is that of the output before. The cases below 1x are those of the two smallest graphs, and SDDMM of pubmed
-at F = 256: a call there is 10 us of Python beside a kernel of 15, or reads nothing but the cache.
+No case is slower than its best peer. The goals for the mean (2.5x and 2x) are missed, that of SpMM by a hundredth.
+Numba's loop, compiled for the machine with fast arithmetic, is bound by the same gathers, and most so in SDDMM from
+F = 256 on. What is gained is around them: all lines of a row are asked for 16 KB ahead, beyond the end of the row in
+front of it; threads share rows by their entries, the same rows in every call; sums stay in registers; outputs that would
+not stay in the cache pass it, and their memory is that of the output before.
 """.strip().splitlines()
 
 
