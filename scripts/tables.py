@@ -25,8 +25,8 @@ with the same flags. `GB/s` counts a row of the dense operand for every entry.
 No case is slower than its best peer. The goals for the mean (2.5x and 2x) are missed, that of SpMM by a hundredth.
 Numba's loop, compiled for the machine with fast arithmetic, is bound by the same gathers, and most so in SDDMM from
 F = 256 on. What is gained is around them: all lines of a row are asked for 16 KB ahead, beyond the end of the row in
-front of it; threads share rows by their entries, the same rows in every call; sums stay in registers; outputs that would
-not stay in the cache pass it, and their memory is that of the output before.
+front of it; threads share rows by their entries, the same rows in every call; sums stay in registers; outputs that
+would not stay in the cache pass it, and their memory is that of the output before.
 """.strip().splitlines()
 
 

@@ -116,10 +116,8 @@ class Vectors(Expressions):
 
     def over_vectors(self, lane: Var, dtype: str, line: str) -> list[str]:
         """A line for each vector of a lane."""
-        step = f"TW_{dtype.upper()}S"
-        head = (
-            f"for (int {lane.name} = 0; {lane.name} < {self.extents[lane]}; {lane.name} += {step})"
-        )
+        f, end = lane.name, self.extents[lane]
+        head = f"for (int {f} = 0; {f} < {end}; {f} += TW_{dtype.upper()}S)"
         return ["#pragma GCC unroll 32", head, f"  {line}"]
 
     def vector(self, v: Var) -> str:
@@ -127,19 +125,16 @@ class Vectors(Expressions):
         return f"{v.name}[{self.wide[v].name} / TW_{v.dtype.upper()}S]"
 
     def line_at(self, b: Buffer, at: Expr, lane: Var) -> tuple[str, str]:
-        """A pointer to where the lanes of an address begin, from which all vectors of a line are reached: its name, and
-        the line that sets it."""
-        name, const = (
-            self.names.fresh(f"{b.name}_at"),
-            "" if b.role in ("out", "work") else "const ",
-        )
+        """A pointer to where the lanes of an address begin, and the line that sets it."""
+        name = self.names.fresh(f"{b.name}_at")
+        kind = TYPES[b.dtype] if b.role in ("out", "work") else f"const {TYPES[b.dtype]}"
         first = self.expr(substitute(at, {lane: Const(0, "i64")}), 6)
-        return name, f"{const}{TYPES[b.dtype]} *const {name} = {b.name} + {first};"
+        return name, f"{kind} *const {name} = {b.name} + {first};"
 
     def vector_expr(self, e: Expr, d: str, above: list[str]) -> str:
         """An expression of vectors, and of numbers that are the same for all of one; lines that stand above it."""
         if not self._lanes(e):
-            return self.operand(e, d, 9) if not isinstance(e, Const) else self.operand(e, d)
+            return self.operand(e, d, 9)
         match e:
             case Var():
                 return self.vector(e)
