@@ -216,8 +216,8 @@ def _holds(p: flat.Program, name: str, loop: Word, size: Word) -> bool:
 
 
 def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word, ...]]]:
-    """Steps that are seldom legal but after each other: features in lanes, then rows from a list; two loops in the
-    grid, then sums that programs share."""
+    """Steps that are seldom legal but after each other: features in lanes, then rows from a list; rows in the grid,
+    then shared by their entries; two loops in the grid, then sums that programs share."""
     few = lambda *values: rng.choice(values)
     pairs = [
         (x, s)
@@ -227,7 +227,9 @@ def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word,
     ]
     if pairs:
         rows, entries = rng.choice(pairs)
-        spread = few("work_list", "segments", "pad")
+        spread = few("work_list", "segments", "pad", "balance")
+        if spread == "balance" and isinstance(entries.lo, Load):
+            return [("kind", (rows.var.name, "grid")), (spread, (entries.lo.buffer.name,))]
         across = (few(2, 4),) if spread == "segments" else ()
         others = [s for s in loops_in(rows) if s is not entries and s.kind == "serial"]
         names: tuple[Word, ...] = (rows.var.name, entries.var.name)

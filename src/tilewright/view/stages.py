@@ -39,7 +39,7 @@ def readable(stage: str, said: str) -> str:
     found = re.search(r"^(static __attribute__\(\(noinline\)\) )?void ", said, re.MULTILINE)
     if found is None:
         return said.strip("\n")
-    above = said[: found.start()].count("\n")
+    above = said[: found.start()].rstrip().count("\n") + 1
     told = f"// {above} lines of includes and helpers left out"
     return f"{told}\n{said[found.start() :]}".strip("\n")
 
