@@ -15,14 +15,16 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.analysis.follow import growing
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import FLOATS, Bin, Const, Load, Un, dtype_of
+from tilewright.ir.expr import FLOATS, Bin, Const, Load, Un, Var, dtype_of
 from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.schedule.append import append_of
-from tilewright.schedule.balance import counts
+from tilewright.schedule.balance import balanced
 from tilewright.schedule.default_append import append_c
 from tilewright.schedule.edit import loops
 from tilewright.schedule.follow import followed
@@ -34,10 +36,8 @@ from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
-PARTS, COPIED = (
-    16,
-    512,
-)  # lanes of partial sums; longest sum that is written out: the end of a loop is hard to foresee
+PARTS = 16  # lanes of partial sums
+COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
 AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
 PLAIN = ("neg", "abs", "relu", "sqrt")
 
@@ -157,18 +157,18 @@ def _threads(s: Scheduled) -> Scheduled:
         if not isinstance(top.lo, Const) or (inner and growing(top)):
             break
         s = s.then("kind", top.var.name, "grid")
-        rows = [] if inner else _begins(top)
+        rows = [] if inner else _begins(s.program, top.var)
         if rows:
             return s.then("balance", rows[0])
         top, inner = top.body[0] if len(top.body) == 1 else None, True
     return s
 
 
-def _begins(rows: flat.Loop) -> list[str]:
-    """The arrays that say where the entries of each turn of a loop begin."""
-    inside = [x.lo for x in walk(rows.body) if isinstance(x, flat.Loop)]
-    found = [e.buffer for e in inside if isinstance(e, Load) and e.indices == (rows.var,)]
-    return [b.name for b in found if b.role == "index" and counts(b, rows)]
+def _begins(p: flat.Program, row: Var) -> list[str]:
+    """The arrays that say where the entries of each row begin, by which rows can be shared."""
+    found = [x.lo.buffer for x in loops(p) if isinstance(x.lo, Load) and x.lo.indices == (row,)]
+    names = [b.name for b in found if b.role == "index"]
+    return [n for n in names if balanced(replace(p, balance=n))]
 
 
 def _follow(s: Scheduled) -> Scheduled:
