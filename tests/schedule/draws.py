@@ -227,7 +227,9 @@ def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word,
     ]
     if pairs:
         rows, entries = rng.choice(pairs)
-        spread = few("work_list", "segments", "pad", "balance")
+        spread = few("work_list", "segments", "pad", "balance", "visit")
+        if spread == "visit":
+            return [(spread, (rows.var.name, "a_indices"))]
         if spread == "balance" and isinstance(entries.lo, Load):
             return [("kind", (rows.var.name, "grid")), (spread, (entries.lo.buffer.name,))]
         across = (few(2, 4),) if spread == "segments" else ()

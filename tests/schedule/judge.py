@@ -101,9 +101,27 @@ def _tensor(b: Buffer, case: Case, start: Any, starts: Mapping[str, float]) -> t
     return torch.full(shape, begin, dtype=TORCH[b.dtype])
 
 
+def visits(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows backwards, as `schedule.visit` asks for them."""
+    name = next(n for n in arrays if n.endswith("indptr"))
+    indptr, indices = arrays[name], arrays[name.removesuffix("indptr") + "indices"]
+    rows = np.arange(len(indptr) - 1)[::-1]
+    begin = np.concatenate([[0], np.cumsum(np.diff(indptr)[rows])])
+    at = np.concatenate([np.arange(indptr[i], indptr[i + 1]) for i in rows] or [rows]).astype(int)
+    made = {
+        "rows": rows,
+        "shift": indptr[rows] - begin[:-1],
+        "begin": begin,
+        "columns": indices[at],
+    }
+    return {f"visit_{n}": np.ascontiguousarray(a, indptr.dtype) for n, a in made.items()}
+
+
 def listed(case: Case, p: flat.Program | tile.Program) -> Case:
-    """The case with the units that a work list asks for, and room for published pieces."""
+    """The case with the units that a work list asks for, rows in another order, and room for published pieces."""
     case = case.having({}, {"n_slots": SLOTS})
+    if any(b.name == "visit_rows" for b in p.buffers):
+        case = case.having(visits(case.arrays), {})
     segs = next((b for b in p.buffers if b.name == "segs"), None)
     if segs is None:
         return case

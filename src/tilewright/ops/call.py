@@ -31,7 +31,7 @@ from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import entry, structure_of
 from tilewright.ops.library import run
 from tilewright.ops.meeting import Pair, with_positions
-from tilewright.ops.plans import listed, may_list
+from tilewright.ops.plans import listed, may_list, visiting
 from tilewright.ops.reach import check_reach
 from tilewright.ops.registry import TEMPLATES
 from tilewright.ops.settings import pack
@@ -276,13 +276,21 @@ def with_lists(
     program: str,
     setting: Setting | None,
 ) -> tuple[Arg, list[Tensor], list[int]]:
-    """The same argument with the work lists of a prepared structure, for programs over its rows."""
+    """The same argument with the work lists of a prepared structure, for programs over its rows; or their order."""
     dense = [v for v in inputs.values() if isinstance(v, Tensor) and v.dim() > 1]
     s = a.structure
     x = dense[-1] if dense else a.values
-    if x is None or not may_list(s, x, setting):
+    if x is None:
         return arg, tensors, ints
     span = x.shape[-1] if dense or x.dim() > stored_rank(s) else 1
+    at = len(arg.arrays)
+    if not may_list(s, x, setting):
+        names, more = visiting(s, span, x.itemsize, {})
+        return (
+            replace(arg, arrays=(*arg.arrays, *names)),
+            [*tensors[:at], *more, *tensors[at:]],
+            ints,
+        )
     grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
 
     def case() -> Case:
@@ -292,7 +300,6 @@ def with_lists(
 
     name = f"{program} {arg.dtype}"
     names, more, numbers = listed(s, span, x.dtype, grad, setting, name, case)
-    at = len(arg.arrays)
     made = replace(arg, arrays=(*arg.arrays, *names))
     return made, [*tensors[:at], *more, *tensors[at:]], [*ints, *numbers]
 

@@ -14,20 +14,23 @@ from torch import Tensor
 from tilewright.formats.merge import rows_of
 from tilewright.formats.structure import Structure
 from tilewright.formats.transforms import outside
-from tilewright.ops.args import LIST, T_LIST
+from tilewright.ops.args import LIST, T_LIST, VISITS
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.formats import alternatives, clearly, may_cut, possible, worth_cutting
 from tilewright.ops.settings import feature_width, pack
 from tilewright.ops.spaces import SETTINGS, fits_registers
+from tilewright.runtime.caches import sizes
 from tilewright.runtime.likeness import ranks
 from tilewright.runtime.ranges import make_range_list
+from tilewright.runtime.visits import Visits, make_visits
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
 from tilewright.support.errors import error
 from tilewright.tune.cost import Model, lists, rank
 from tilewright.tune.machine import machine_of
 from tilewright.tune.statistics import statistics_of
+from tilewright.tune.turns import saved
 
 L2_BYTES = 32 << 20
 WHOLE_BYTES = 44 << 20
@@ -35,6 +38,7 @@ NARROWEST = 32
 BUSY_WARPS = 4096
 HELD = 16
 LONG = 128  # mean entries of a row
+BUSY = 2  # mean entries of a column that make another order of rows worth a look
 MakeCase = Callable[[], Case]
 
 
@@ -144,6 +148,57 @@ def ranks_of(s: Structure) -> Tensor:
         s.plans["ranks"] = ranks(s.indptr, s.indices, s.shape[1])
     made: Tensor = s.plans["ranks"]
     return made
+
+
+@outside
+def visits_of(s: Structure) -> Visits:
+    """The rows in an order in which neighbours share columns."""
+    if "visits" not in s.plans:
+        assert s.indptr is not None and s.indices is not None
+        s.plans["visits"] = make_visits(s.indptr, s.indices, ranks_of(s))
+    made: Visits = s.plans["visits"]
+    return made
+
+
+def may_visit(s: Structure) -> bool:
+    """Another order of rows is for csr on a CPU; none inside torch.compile."""
+    return s.format == "csr" and backend_of(s.device) == "c" and not torch.compiler.is_compiling()
+
+
+def visiting(
+    s: Structure, span: int, itemsize: int, setting: Setting, both: bool = False
+) -> tuple[tuple[str, ...], list[Tensor]]:
+    """(array names, tensors) of another order of rows, where a call takes one along: as a setting says, or where a
+    prepared structure is expected to gain by it.
+
+    span: numbers that are gathered at an entry; both: rows read as many by their own number.
+    """
+    if not may_visit(s) or not setting.get("alike", s.transposed is not None):
+        return (), []
+    if "alike" not in setting and not alike_pays(s, span * itemsize, itemsize, both):
+        return (), []
+    return VISITS, list(visits_of(s))
+
+
+def in_turns(choice: Choice | None) -> Choice:
+    """The choice of a call that takes another order of rows along."""
+    if choice is None or choice.source == "default":
+        return Choice({**(choice.setting if choice else {}), "alike": 1}, "model")
+    return choice
+
+
+def alike_pays(s: Structure, row_bytes: int, value_bytes: int, both: bool) -> bool:
+    """Whether another order of rows is expected to pay; found once for each width. Nothing is measured."""
+    if s.shape[1] * row_bytes <= sizes()[1] or s.nnz < BUSY * s.shape[1]:
+        return False
+    key = ("alike", row_bytes, value_bytes, both)
+    if key not in s.plans:
+        assert s.indices is not None
+        then, beyond = visits_of(s).columns, sum(s.shape) * row_bytes > max(sizes().values())
+        read = row_bytes if both and beyond else 0
+        s.plans[key] = saved(s.indices, then, s.shape[0], row_bytes, value_bytes, read) > 0
+    found: bool = s.plans[key]
+    return found
 
 
 def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:

@@ -61,7 +61,8 @@ class Ready:
         if len(works) == 1 and works[0].dtype == "f32" and "work" in listed:
             listed[works[0].name] = listed["work"]
         for b in kernel.buffers:
-            source = listed.get(b.name) or step.source(b.name)
+            known = step.visits if b.role == "plan" else {}
+            source = listed.get(b.name) or known.get(b.name) or step.source(b.name)
             if b.role in ("work", "counter") and b.name not in listed:
                 self.take.append(len(names) + len(outs) + len(self.spaces))
                 size = size_lambda(b.shape[0], size_names)

@@ -23,7 +23,7 @@ from tilewright.ops.args import E_LIST, dense_arg, program_text, told
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Choice, Subject
-from tilewright.ops.plans import segments_of
+from tilewright.ops.plans import in_turns, may_visit, segments_of, visiting
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -196,7 +196,14 @@ def _recipe(a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | N
         ints += [parts.slots, pack(choice.setting)]
         return Recipe(text, [*made.tensors, parts.units, parts.segs], ints, choice)
     ints += [pack(choice.setting)] if choice.setting else []
-    return Recipe(text, list(made.tensors), ints, choice)
+    names, more = visiting(s, z.shape[1:].numel(), z.itemsize, choice.setting, both=True)
+    if names:
+        arg = sparse_arg("a", a, (*made.arrays, *names))
+        text, choice = (
+            program_text(name, (arg, dense_arg("x", x), dense_arg("z", z))),
+            in_turns(choice),
+        )
+    return Recipe(text, [*made.tensors, *more], ints, choice)
 
 
 def _call(
@@ -225,7 +232,8 @@ def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
     """Products at stored entries as something to tune."""
     a = as_sparse(A, "tune(sddmm, A, x, z)")
     s = rows_first(a).structure
-    return subject_of("sddmm(A, x, z)", s, lambda setting: (*_call(a, x, z, op, setting), ()))
+    at = lambda setting: (*_call(a, x, z, op, setting), ())
+    return subject_of("sddmm(A, x, z)", s, at, may_visit(s))
 
 
 sddmm.subject = subject  # type: ignore[attr-defined]

@@ -209,13 +209,15 @@ def block_products(rows: int, cols: int, span: int, itemsize: int) -> Space:
 
 
 @cache
-def c(span: int) -> Space:
-    """Loops in C. Lanes wider than the features are the same code as one that just holds them."""
+def c(span: int, alike: bool = False) -> Space:
+    """Loops in C. Lanes wider than the features are the same code as one that just holds them. alike: rows may come in
+    another order."""
     usual = COptions().width
     enough = min((w for w in C_WIDTHS if w >= max(span, usual)), default=C_WIDTHS[-1])
     return Space(
         "c",
         (
+            *([Param("alike", (0, 1), format=True)] if alike else ()),
             Param("width", tuple(w for w in C_WIDTHS if w < span or w == enough)),
             Param("prefetch", (0, 4, 8, 16)),
             Param("grain", (64, 256, 1024, 4096)),

@@ -29,7 +29,7 @@ from tilewright.ops.formats import (
     in_blocks,
     with_blocks,
 )
-from tilewright.ops.plans import choose, listed, may_list
+from tilewright.ops.plans import choose, in_turns, listed, may_list, may_visit, visiting
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
@@ -208,8 +208,14 @@ def _recipe(
         choice = chosen(made.choices, key, text, [*tensors, *moving], s, _usual(s, x, reduce))
         if choice.setting.get("block"):
             return _recipe(a, x, reduce, grad, choice.setting, choice)
-    if choice is not None and "long" not in choice.setting and choice.setting:
-        ints.append(pack(choice.setting))
+    used = {} if choice is None else choice.setting
+    if used and "long" not in used:
+        ints.append(pack(used))
+    wide = x.shape[-1 - heads :].numel() if x.dim() > 1 else 1
+    names, more = visiting(s, wide, x.itemsize, used)
+    if names:
+        text = program_text(name, (sparse_arg("a", a, (*arrays, *names)), args[1]))
+        return Recipe(text, [*tensors, *more], ints, in_turns(choice))
     return Recipe(text, tensors, ints, choice)
 
 
@@ -289,7 +295,7 @@ def subject(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "s
         return *_call(a, x, reduce, whole if setting is None else setting), ()
 
     homes = (given.structure, s)
-    made = replace(subject_of("spmm(A, x)", rows_of(s) or s, at), homes=homes)
+    made = replace(subject_of("spmm(A, x)", rows_of(s) or s, at, may_visit(s)), homes=homes)
     sizes = blocks_of(s) if may_block(a, x, reduce) else (0,)
     if len(sizes) == 1 or made.model is None:
         return made

@@ -31,7 +31,7 @@ from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.parameters import sizes_of
 from tilewright.lowering.parts import apart
 from tilewright.lowering.position import lower_to_position
-from tilewright.ops.args import E_LIST, LIST, T_LIST, Arg
+from tilewright.ops.args import E_LIST, LIST, T_LIST, VISITS, Arg
 from tilewright.ops.meeting import Pair
 from tilewright.ops.views import VIEWS, is_crossed, rows_view, sorted_view, view_of
 from tilewright.schedule.edit import loops
@@ -204,6 +204,7 @@ class Statement:
         self.listed = rows and not self.nest.blocks and self.product is None
         self.half = any(t.dtype in ("f16", "bf16") for t in p.tensors)
         self.lists = self.list_names()
+        self.visits = self.visit_names()
 
     def measure(self, p: Program) -> None:
         """Which sizes are widths, coarse or plain; rows and columns of structures are neither.
@@ -278,6 +279,14 @@ class Statement:
             labels = T_LIST
         made = tuple(f"{name}.{n}" for n in labels)
         return (made[0].removesuffix("units"), made) if made[0] in self.names else None
+
+    def visit_names(self) -> dict[str, str]:
+        """The arrays of rows in another order, with their tensors, when they came along."""
+        if not self.listed or self.backend != "c":
+            return {}
+        name, _, array = self.source(self.walked).partition(".")
+        made = {n: f"{name}.{n}" for n in VISITS}
+        return made if array == "indptr" and made[VISITS[0]] in self.names else {}
 
     @property
     def walked(self) -> str:

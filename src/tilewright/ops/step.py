@@ -7,6 +7,7 @@ alignment; never by sizes of structures.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -171,7 +172,8 @@ class Step(Statement):
         p = self.bound.program
         if knobs.fallback() and not build_c.available():
             return Ready(self, driver.compile_slow(p))
-        return Ready(self, driver.compile_c(p, exact, driver.COptions.of(unpack(packed))))
+        options = replace(driver.COptions.of(unpack(packed)), visit=bool(self.visits))
+        return Ready(self, driver.compile_c(p, exact, options))
 
     def make_triton(self, asked: Asked) -> Ready:
         setting = dict(asked.setting)

@@ -83,7 +83,10 @@ def forget(subject: Subject) -> None:
                 del s.plans[key]
 
 
-def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subject:
+def subject_of(
+    title: str, structure: Structure | None, call: Arguments, alike: bool = False
+) -> Subject:
+    """alike: another order of rows may be tried."""
     text, tensors, ints, _ = call(None)
     step = first_step(text, tensors)
     every = [*tensors, *(step.derive(tensors, ints) if step.missing else ())]
@@ -93,10 +96,10 @@ def subject_of(title: str, structure: Structure | None, call: Arguments) -> Subj
         got = "several statements" if many > 1 else "nothing that a setting could change"
         expected = "an operator, or a program of one statement with a reduction"
         raise error("argument", where=f"tune({title})", name="op", got=got, expected=expected)
-    case, space = case_of(text, tensors, structure), space_of(step, sizes, structure)
+    case, space = case_of(text, tensors, structure), space_of(step, sizes, structure, alike)
     now = unpack(step.packed(ints))
     if step.kind == "c":
-        first = COptions.of(now).setting
+        first = COptions.of(now).setting | ({"alike": int(bool(step.visits))} if alike else {})
     elif step.kind == "lists" and structure is not None:
         first = choose(
             structure, step.span(sizes), tensors[-1].dtype, case.program, lambda: case
@@ -144,11 +147,13 @@ def _completion(
     return lambda setting: complete(setting, s, step.span(sizes), tensors[-1].dtype)
 
 
-def space_of(step: Step, sizes: dict[str, int], s: Structure | None = None) -> Space:
+def space_of(
+    step: Step, sizes: dict[str, int], s: Structure | None = None, alike: bool = False
+) -> Space:
     """The space of a statement's nest at its sizes."""
     match step.kind:
         case "c":
-            return spaces.c(_wide(step, sizes))
+            return spaces.c(_wide(step, sizes), alike)
         case "lists":
             span = step.span(sizes)
             return spaces.lists(span, step.half, (1,) if s is None else ranges(s, span))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from tilewright.runtime import cache
+from tilewright.runtime import cache, caches
 from tilewright.runtime.counters import counters
 from tilewright.support import knobs
 from tilewright.support.errors import error
@@ -70,11 +70,7 @@ def openmp() -> str | None:
 @functools.cache
 def far() -> int:
     """Bytes that are too many to stay in the last cache beside all else: half of it (measured)."""
-    sizes = [16 << 10]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        told = path.read_text().strip()
-        sizes += [int(told[:-1])] if told[:-1].isdecimal() and told.endswith("K") else []
-    return max(sizes) << 9
+    return max(caches.sizes().values()) // 2
 
 
 def target_flags() -> tuple[str, ...]:

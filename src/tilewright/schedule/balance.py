@@ -19,7 +19,7 @@ from tilewright.schedule.edit import illegal
 def balance(p: flat.Program, array: str) -> flat.Program:
     """grid v in 0:n, by turns -> grid v in 0:n, by array[v + 1] - array[v]"""
     what = f"balance({array})"
-    held = {b.name: b for b in p.buffers if b.role == "index"}
+    held = {b.name: b for b in p.buffers if b.role in ("index", "plan")}
     if array not in held:
         names = ", ".join(held) or "none"
         raise illegal(what, f"there is no such array of rows; there are {names}", ir=p)

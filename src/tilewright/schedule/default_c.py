@@ -7,7 +7,8 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     rows with their own lengths   shared by their entries
     innermost dense reduction     lanes, when its extent is a constant
     long ones                     16 lanes of partial sums, added up at the end
-    variable reductions           serial, with gathers prefetched; entries likewise
+    variable reductions           serial, with gathers prefetched; entries and rows of features likewise
+    rows, where a list is there   in its order
     searches with growing keys    from the place before
     outputs written by lanes      need not stay in caches
     a compacted list              schedule/default_append.py
@@ -39,6 +40,11 @@ VECTOR = 16
 PARTS = 16  # lanes of partial sums
 COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
 AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
+ROWS, LEAST, MOST = (
+    4,
+    512,
+    1024,
+)  # rows ahead, and the bytes of a row for which that pays (measured)
 PLAIN = ("neg", "abs", "relu", "sqrt")
 
 
@@ -47,14 +53,49 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     listed = append_of(p)
     if listed is not None:
         return append_c(p, listed)
-    nest = nest_of(p)
-    s = _features(Scheduled(p), nest, options)
+    s = _rows(Scheduled(p), options)
+    nest = nest_of(s.program)
+    s = _features(s, nest, options)
     for x in nest.spatial:
         if not isinstance(x.lo, Const):
             s = _early(s, x.var.name, options)
     for r in nest.reductions:
         s = _reduction(s, nest, r, options)
     return _leave(_follow(_threads(s)))
+
+
+def _rows(s: Scheduled, options: COptions) -> Scheduled:
+    """Rows with entries in the order of a list, and what they read again and again asked for ahead, where the machine
+    does not do so by itself."""
+    made = _visit(s) if options.visit else s
+    name = _rows_of(made)
+    size = row_bytes(made.program, name) if name else 0
+    if not options.prefetch or not size or (made is s and not LEAST <= size <= MOST):
+        return made
+    return _tried(made, "prefetch", name, ROWS)
+
+
+def _visit(s: Scheduled) -> Scheduled:
+    """Rows in the order of a list, if they can come in another one."""
+    name = _rows_of(s)
+    tables = (b.name for b in s.program.buffers if b.role == "index" and name)
+    tried = (_tried(s, "visit", name, b) for b in tables)
+    return next((made for made in tried if made is not s), s)
+
+
+def _rows_of(s: Scheduled) -> str:
+    """The loop over rows that have entries of their own, or nothing."""
+    nest = nest_of(s.program)
+    found = nest.rows or nest.edges
+    return found[0].var.name if found is not None else ""
+
+
+def _tried(s: Scheduled, name: str, *args: str | int) -> Scheduled:
+    """After one more step, if it is legal."""
+    try:
+        return s.then(name, *args)
+    except ScheduleError:
+        return s
 
 
 def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
@@ -119,10 +160,7 @@ def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
     if not options.prefetch:
         return s
     entries = (options.prefetch << 10) // (row_bytes(s.program, name) or WIDE)
-    try:
-        return s.then("prefetch", name, max(1, min(entries, AHEAD)))
-    except ScheduleError:
-        return s
+    return _tried(s, "prefetch", name, max(1, min(entries, AHEAD)))
 
 
 def any_order(p: flat.Program) -> bool:
@@ -167,7 +205,7 @@ def _threads(s: Scheduled) -> Scheduled:
 def _begins(p: flat.Program, row: Var) -> list[str]:
     """The arrays that say where the entries of each row begin, by which rows can be shared."""
     found = [x.lo.buffer for x in loops(p) if isinstance(x.lo, Load) and x.lo.indices == (row,)]
-    names = [b.name for b in found if b.role == "index"]
+    names = [b.name for b in found if b.role in ("index", "plan")]
     return [n for n in names if balanced(replace(p, balance=n))]
 
 

@@ -26,7 +26,7 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     """serial p: let j = idx[p]; ... x[j * n + f]  ->  the same, with x[idx[p + distance] * n] asked for early
 
     What lanes and the loops inside read, side by side, is asked for as a whole. Near the end of a row the entries
-    ahead are those of the next ones.
+    ahead are those of the next ones. Where no index array is read, it is what the turns of the loop read by number.
     """
     what, loop = f"prefetch({name}, {distance})", find(p, name)
     at_least(what, distance)
@@ -34,24 +34,45 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
         raise illegal(what, "it is a lane: all of it is read at once", "fetch in a serial loop")
     gathers = [g for g in _gathers(loop) if not _by_lane(p, g[2])]
     if not gathers:
-        raise illegal(what, "nothing in it is read through an index array", ir=loop)
+        return _prefetch_rows(p, what, loop, distance)
 
     def rule(s: Loop) -> list[stmt.Stmt]:
-        first = {n.var: n.lo for n in walk(s.body) if isinstance(n, Loop)}
         hints = [
-            stmt.Prefetch(
-                x.buffer,
-                substitute(
-                    x.indices, {**first, let.var: Load(table, (_ahead(p, s, table, distance),))}
-                ),
-                _span(s, x),
-            )
+            _hint(s, x, {let.var: Load(table, (_ahead(p, s, table, distance),))})
             for let, table, x in gathers
         ]
         at = max(s.body.index(let) for let, _ in _coordinates(s)) + 1
         return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
 
     return edit(p, name, rule)
+
+
+def _prefetch_rows(p: flat.Program, what: str, loop: Loop, distance: int) -> flat.Program:
+    """for i: ... x[i * n + f]  ->  the same, with x[(i + distance) * n] asked for early"""
+    found = [x for x in row_loads(loop) if not _by_lane(p, x)]
+    if not found:
+        why = "nothing in it is read through an index array, or row by row"
+        raise illegal(what, why, ir=loop)
+    later = minimum(loop.var + distance, loop.hi - 1)
+    hints = [_hint(loop, x, {loop.var: later}) for x in found]
+    return edit(p, loop.var.name, lambda s: [replace(s, body=(*hints, *s.body))])
+
+
+def _hint(loop: Loop, x: Load, later: dict[Var, Expr]) -> stmt.Prefetch:
+    """What a load reads, side by side, in the turn that is given."""
+    first = {n.var: n.lo for n in walk(loop.body) if isinstance(n, Loop)}
+    return stmt.Prefetch(x.buffer, substitute(x.indices, {**first, **later}), _span(loop, x))
+
+
+def row_loads(loop: Loop) -> list[Load]:
+    """Loads of several elements, side by side, at a place that the turn of a loop decides; one for each buffer."""
+    found: dict[str, Load] = {}
+    for n in walk(loop.body):
+        if isinstance(n, Load) and n.buffer.role == "in" and _span(loop, n) > 1:
+            inner = {m for m in walk(n.indices) if isinstance(m, Var)}
+            if loop.var in inner and not _needs(loop, inner):
+                found.setdefault(n.buffer.name, n)
+    return list(found.values())
 
 
 def _span(loop: Loop, x: Load) -> int:
@@ -65,12 +86,12 @@ def _span(loop: Loop, x: Load) -> int:
 
 
 def row_bytes(p: flat.Program, name: str) -> int:
-    """The bytes from one row to the next of what a loop gathers, of the longest; 0 where that is not known."""
-    found = [
-        _stride(let.var, x.indices[-1]) * BYTES[x.buffer.dtype]
-        for let, _, x in _gathers(find(p, name))
+    """The bytes from one row to the next of what a loop reads, of the longest; 0 where that is not known."""
+    loop = find(p, name)
+    read = [(let.var, x) for let, _, x in _gathers(loop)] or [
+        (loop.var, x) for x in row_loads(loop)
     ]
-    return max(found, default=0)
+    return max((_stride(v, x.indices[-1]) * BYTES[x.buffer.dtype] for v, x in read), default=0)
 
 
 def _stride(v: Var, e: Expr) -> int:
@@ -89,9 +110,10 @@ def _ahead(p: flat.Program, loop: Loop, table: Buffer, distance: int) -> Expr:
     How far beyond its end a row may look is the same for all its entries.
     """
     rows = [e.buffer for e in (loop.lo, loop.hi) if isinstance(e, Load)]
-    known = all(v in p.sizes for v in walk(table.shape[0]) if isinstance(v, Var))
-    if known and len(rows) == 2 and rows[0] == rows[1]:
-        return loop.var + minimum(const(distance), table.shape[0] - loop.hi)
+    if len(rows) == 2 and rows[0] == rows[1] and len(rows[0].shape) == 1:
+        known = all(v in p.sizes for v in walk(table.shape[0]) if isinstance(v, Var))
+        end = table.shape[0] if known else Load(rows[0], (rows[0].shape[0] - 1,))
+        return loop.var + minimum(const(distance), end - loop.hi)
     return minimum(loop.var + distance, loop.hi - 1)
 
 

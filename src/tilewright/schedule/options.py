@@ -3,7 +3,7 @@
 A setting is a small dictionary of integers (so that it can be stored, compared and passed through torch):
 
     rows, unroll, long, chunk    rows in a unit, unrolled entries, longest short row, entries of a piece
-    alike                        1: rows that share columns are neighbours in a work list
+    alike                        1: rows that share columns are neighbours in a work list; in C, in their turns
     width, outer                 feature tile; 1: feature tiles outermost in the grid
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
     pieces, cores                at most so many pieces of a sum in the last wave of a product's tiles over so many
@@ -68,12 +68,14 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 @dataclass(frozen=True)
 class COptions:
     """grain: iterations a thread takes at once, at most; prefetch: kilobytes of gathered rows that are asked for ahead
-    (0: none); width: lanes of the feature loop; fuse: products and sums may become one instruction."""
+    (0: none); width: lanes of the feature loop; fuse: products and sums may become one instruction; visit: rows come in
+    the order of a list."""
 
     grain: int = GRAIN
     prefetch: int = 16
     width: int = 128
     fuse: bool = True
+    visit: bool = False
 
     @staticmethod
     def of(setting: Setting) -> COptions:

@@ -30,6 +30,7 @@ from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.schedule.jam import jam
 from tilewright.schedule.share import share
+from tilewright.schedule.visit import visit
 from tilewright.support.errors import ScheduleError
 
 Word = str | int
@@ -44,7 +45,7 @@ _GRID = (loop.order, loop.swizzle, loop.persistent, share, balance)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
-_ROWS = (work.pad, work.work_list, work.segments, carry, scan)
+_ROWS = (visit, work.pad, work.work_list, work.segments, carry, scan)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
     fn.__name__: fn for fn in (*_LOOPS, *_GRID, *_STATEMENTS, *_REDUCTIONS, *_READS, *_ROWS)
 }
