@@ -14,6 +14,7 @@ from torch import Tensor
 import tilewright as tw
 from tilewright.ops import plans
 from tilewright.ops.plans import alike_pays, visits_of
+from tilewright.ops.ready import served
 from tilewright.ops.spaces import c as space
 from tilewright.runtime.caches import sizes
 from tilewright.runtime.visits import make_visits, missing
@@ -216,6 +217,18 @@ def test_programs_and_gradients() -> None:
     assert torch.autograd.gradcheck(lambda v, x: tw.spmm(A.with_values(v), x), (v, x))
     z = torch.randn(40, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda z, x: tw.sddmm(A, z, x).explicit_values(), (z, x))
+
+
+@pytest.mark.usefixtures("always")
+def test_gradients_visit_columns_in_turns() -> None:
+    """The gradient of x is a product by the transpose, which has an order of its own."""
+    A, dense = matrix(40, 30, seed=6)
+    x, y = torch.randn(30, 16, requires_grad=True), torch.randn(40, 16)
+    made = tw.spmm(A.prepare(), x)
+    with served() as kernels:
+        made.backward(y)
+    assert [k.schedule[0].name for k in kernels] == ["visit"]
+    close(x.grad, dense.t() @ y)
 
 
 @pytest.mark.usefixtures("always")

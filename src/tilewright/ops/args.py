@@ -27,6 +27,7 @@ LIST = ("units", "segs", "done", "work")
 T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
 VISITS = ("visit_rows", "visit_shift", "visit_begin", "visit_columns")  # rows in another order
+T_VISITS = ("t_visit_rows", "t_visit_shift", "t_visit_begin", "t_visit_columns")
 REMEMBERED = 4096
 _TEXTS: dict[object, str] = {}
 

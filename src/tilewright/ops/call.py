@@ -283,15 +283,15 @@ def with_lists(
     if x is None:
         return arg, tensors, ints
     span = x.shape[-1] if dense or x.dim() > stored_rank(s) else 1
+    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
     at = len(arg.arrays)
     if not may_list(s, x, setting):
-        names, more = visiting(s, span, x.itemsize, {})
+        names, more = visiting(s, span, x.itemsize, {}, grad)
         return (
             replace(arg, arrays=(*arg.arrays, *names)),
             [*tensors[:at], *more, *tensors[at:]],
             ints,
         )
-    grad = torch.is_grad_enabled() and any(v.requires_grad for v in dense)
 
     def case() -> Case:
         key = program_key(program, (arg, *(dense_arg(n, v) for n, v in inputs.items())))

@@ -14,7 +14,7 @@ from torch import Tensor
 from tilewright.formats.merge import rows_of
 from tilewright.formats.structure import Structure
 from tilewright.formats.transforms import outside
-from tilewright.ops.args import LIST, T_LIST, VISITS
+from tilewright.ops.args import LIST, T_LIST, T_VISITS, VISITS
 from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.formats import alternatives, clearly, may_cut, possible, worth_cutting
@@ -166,18 +166,28 @@ def may_visit(s: Structure) -> bool:
 
 
 def visiting(
-    s: Structure, span: int, itemsize: int, setting: Setting, both: bool = False
+    s: Structure,
+    span: int,
+    itemsize: int,
+    setting: Setting,
+    backward: bool = False,
+    both: bool = False,
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """(array names, tensors) of another order of rows, where a call takes one along: as a setting says, or where a
     prepared structure is expected to gain by it.
 
     span: numbers that are gathered at an entry; both: rows read as many by their own number.
     """
-    if not may_visit(s) or not setting.get("alike", s.transposed is not None):
-        return (), []
-    if "alike" not in setting and not alike_pays(s, span * itemsize, itemsize, both):
-        return (), []
-    return VISITS, list(visits_of(s))
+    names: list[str] = []
+    tensors: list[Tensor] = []
+    for structure, labels in ((s, VISITS), (s.transposed if backward else None, T_VISITS)):
+        if structure is None or not may_visit(structure):
+            continue
+        asked = setting.get("alike", s.transposed is not None)
+        if asked and ("alike" in setting or alike_pays(structure, span * itemsize, itemsize, both)):
+            names += labels
+            tensors += visits_of(structure)
+    return tuple(names), tensors
 
 
 def in_turns(choice: Choice | None) -> Choice:

@@ -131,11 +131,11 @@ def _kind(
     if s.format == "csr" and s.row_of is None and not torch.compiler.is_compiling():
         s.rows_stored()
     if torch.compiler.is_compiling() or setting is not None:
-        recipe = _recipe(a, x, z, op, setting)
+        recipe = _recipe(a, x, z, op, grad, setting)
     else:
         made = bundle_of(s).recipes
-        key = ("sddmm", op, None if v is None else (v.dtype, v.shape), told(x), told(z))
-        recipe = made.get(key) or made.setdefault(key, _recipe(a, x, z, op, None))
+        key = ("sddmm", op, None if v is None else (v.dtype, v.shape), told(x), told(z), grad)
+        recipe = made.get(key) or made.setdefault(key, _recipe(a, x, z, op, grad, None))
     if x.dim() != 2:
         x, z = _flat(x, op), _flat(z, op)
     return recipe, [x, z] if v is None else [v if v.is_contiguous() else v.contiguous(), x, z]
@@ -176,7 +176,9 @@ def weights(a: SparseTensor) -> int | None:
     return None if not trailing else trailing[0] if len(trailing) == 1 else -1
 
 
-def _recipe(a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | None) -> Recipe:
+def _recipe(
+    a: SparseTensor, x: Tensor, z: Tensor, op: str, grad: bool, setting: Setting | None
+) -> Recipe:
     """The first call of a kind checks and chooses."""
     _check(a, x, z, op)
     name = f"sddmm_{op}{'_heads' * (op == 'dot' and x.dim() == 3)}"
@@ -196,7 +198,7 @@ def _recipe(a: SparseTensor, x: Tensor, z: Tensor, op: str, setting: Setting | N
         ints += [parts.slots, pack(choice.setting)]
         return Recipe(text, [*made.tensors, parts.units, parts.segs], ints, choice)
     ints += [pack(choice.setting)] if choice.setting else []
-    names, more = visiting(s, z.shape[1:].numel(), z.itemsize, choice.setting, both=True)
+    names, more = visiting(s, z.shape[1:].numel(), z.itemsize, choice.setting, grad, both=True)
     if names:
         arg = sparse_arg("a", a, (*made.arrays, *names))
         text, choice = (

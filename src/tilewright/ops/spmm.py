@@ -212,7 +212,7 @@ def _recipe(
     if used and "long" not in used:
         ints.append(pack(used))
     wide = x.shape[-1 - heads :].numel() if x.dim() > 1 else 1
-    names, more = visiting(s, wide, x.itemsize, used)
+    names, more = visiting(s, wide, x.itemsize, used, grad)
     if names:
         text = program_text(name, (sparse_arg("a", a, (*arrays, *names)), args[1]))
         return Recipe(text, [*tensors, *more], ints, in_turns(choice))

@@ -31,7 +31,7 @@ from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.parameters import sizes_of
 from tilewright.lowering.parts import apart
 from tilewright.lowering.position import lower_to_position
-from tilewright.ops.args import E_LIST, LIST, T_LIST, VISITS, Arg
+from tilewright.ops.args import E_LIST, LIST, T_LIST, T_VISITS, VISITS, Arg
 from tilewright.ops.meeting import Pair
 from tilewright.ops.views import VIEWS, is_crossed, rows_view, sorted_view, view_of
 from tilewright.schedule.edit import loops
@@ -285,8 +285,9 @@ class Statement:
         if not self.listed or self.backend != "c":
             return {}
         name, _, array = self.source(self.walked).partition(".")
-        made = {n: f"{name}.{n}" for n in VISITS}
-        return made if array == "indptr" and made[VISITS[0]] in self.names else {}
+        labels = {"indptr": VISITS, "t_indptr": T_VISITS}.get(array, ())
+        made = {n: f"{name}.{held}" for n, held in zip(VISITS, labels, strict=False)}
+        return made if {*made.values()} <= {*self.names} else {}
 
     @property
     def walked(self) -> str:
