@@ -331,7 +331,7 @@ def test_reductions_and_peers_of_the_cpu_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = Space("c", (Param("width", (128,)), Param("prefetch", (0, 16)), Param("grain", (1024,))))
-    monkeypatch.setattr(spaces, "c", lambda _: few)
+    monkeypatch.setattr(spaces, "c", lambda *_: few)
     asked = ("spmm", "--graphs", "tiny", "--widths", "32", "--reduces", "sum,max", "--tune")
     made = suite(tmp_path / "r.json", *asked)
     assert [row["reduce"] for row in made["rows"]] == ["sum", "max"]
@@ -348,7 +348,7 @@ def test_reductions_and_peers_of_the_cpu_suite(
 
 def test_distance_of_plans_from_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = Space("c", (Param("width", (128,)), Param("prefetch", (0, 16)), Param("grain", (1024,))))
-    monkeypatch.setattr(spaces, "c", lambda _: few)
+    monkeypatch.setattr(spaces, "c", lambda *_: few)
     made = suite(tmp_path / "r.json", "regret", "--graphs", "tiny", "--widths", "32")
     (row,) = made["rows"]
     assert row["ok"] and row["points"] == 2 and min(row["cold"], row["tuned"]) >= 1
