@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tilewright.formats.index import INDEX_DTYPES, ceil_div
 from tilewright.formats.layout import BLOCKED, layout
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 if TYPE_CHECKING:
     from tilewright.formats.structure import Structure
@@ -164,7 +164,7 @@ def _outer_sizes(s: Structure, where: str) -> tuple[int, int]:
     if min(s.block) < 1 or (s.format not in BLOCKED and tuple(s.block) != (1, 1)):
         raise error("block-size", where=where, got=s.block, expected="two positive sizes")
     if s.format == "bsr" and (s.shape[0] % s.block[0] or s.shape[1] % s.block[1]):
-        raise error("block-size", where=where, got=s.block, expected=f"divisors of {s.shape}")
+        raise error("block-size", where=where, got=s.block, expected=f"divisors of {said(s.shape)}")
     return ceil_div(s.shape[0], s.block[0]), ceil_div(s.shape[1], s.block[1])
 
 
@@ -178,7 +178,7 @@ def _check_lengths(s: Structure, sizes: tuple[int, int], where: str, names: dict
         if held is not None and s.indices is not None and held.shape != s.indices.shape:
             name, expected = (
                 names.get(field, field),
-                f"{tuple(s.indices.shape)}, one for each entry",
+                f"{said(tuple(s.indices.shape))}, one for each entry",
             )
             raise error("shape", where=where, name=name, got=tuple(held.shape), expected=expected)
 

@@ -25,7 +25,7 @@ from tilewright.formats.layout import BLOCKED, FAMILIES, FORMATS, SLOTTED, layou
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 PADDED, STRIPS = 32, (8, 4)  # parameters where none are given
 TREES = ("dcsr", "csf", "csf.2")  # made without a list of all rows
@@ -269,4 +269,6 @@ def _no_block() -> Exception:
 
 def check_block(s: Structure, block: tuple[int, int]) -> None:
     if min(block) < 1 or s.shape[0] % block[0] or s.shape[1] % block[1]:
-        raise error("block-size", where="to_format", got=block, expected=f"divisors of {s.shape}")
+        raise error(
+            "block-size", where="to_format", got=block, expected=f"divisors of {said(s.shape)}"
+        )

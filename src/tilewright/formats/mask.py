@@ -15,7 +15,7 @@ from torch import Tensor
 from tilewright.formats.index import ceil_div
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 
 def block_mask(
@@ -32,7 +32,7 @@ def block_mask(
     shape = shape or (bits.shape[0] * b0, bits.shape[1] * b1)
     needed = (ceil_div(shape[0], b0), ceil_div(shape[1], b1))
     if needed != tuple(bits.shape):
-        expected = f"{needed}, the blocks of {shape}"
+        expected = f"{said(needed)}, the blocks of {said(shape)}"
         raise error("shape", where=where, name="bits", got=tuple(bits.shape), expected=expected)
     return SparseTensor(_from_bits(bits.to(torch.bool), (b0, b1), shape))
 

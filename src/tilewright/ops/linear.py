@@ -28,7 +28,7 @@ from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense, device_of
 from tilewright.ops.subject import DENSE, chosen, subject_of
 from tilewright.schedule.options import Setting
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
 EXPECTED = (
@@ -106,7 +106,9 @@ def _product(
 def _check_shape(sparse: Tensor, shape: tuple[int, ...], x: Tensor, where: str) -> None:
     if tuple(sparse.shape) != shape:
         got = tuple(sparse.shape)
-        raise error("shape", where=where, name="sparse", got=got, expected=f"{shape}, as x has")
+        raise error(
+            "shape", where=where, name="sparse", got=got, expected=f"{said(shape)}, as x has"
+        )
     check_device(sparse, x, where)
 
 
