@@ -96,6 +96,13 @@ def test_statements_are_quoted() -> None:
     assert "y[i, g] = tw.sum((j, f), a[i, j] * x[j, f])" in str(told.value.__cause__)
 
 
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.vmap])
+def test_transforms_are_refused(transform: Callable[..., Any]) -> None:
+    op = lambda x: transform(lambda x: tw.spmm(A, x))(x)
+    with pytest.raises(Exception, match="is under a transform of torch.func"):
+        torch.compile(op, fullgraph=True, backend="eager")(torch.ones(1, 6, 2))
+
+
 def test_export_shows_the_error_itself() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> Any:

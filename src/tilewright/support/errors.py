@@ -163,6 +163,13 @@ CATALOGUE: dict[str, Entry] = {
         "build A = SparseTensor.from_torch({name}) outside the compiled function and pass A",
         got="a torch sparse tensor",
     ),
+    "transform-in-compile": Entry(
+        FormatError,
+        "{name} is under a transform of torch.func inside torch.compile",
+        "one of the two",
+        "leave the transform outside, or write backward() or torch.autograd.grad instead of it",
+        got="torch.func.grad, vjp, jacrev or vmap in a compiled function",
+    ),
     "dense-by-sparse": Entry(
         FormatError,
         "a dense tensor times a SparseTensor is no operator",
