@@ -99,7 +99,7 @@ def test_statements_are_quoted() -> None:
 @pytest.mark.parametrize("transform", [torch.func.jacrev, torch.vmap])
 def test_transforms_are_refused(transform: Callable[..., Any]) -> None:
     op = lambda x: transform(lambda x: tw.spmm(A, x))(x)
-    with pytest.raises(Exception, match="is under a transform of torch.func"):
+    with pytest.raises(Exception, match=r"is under a transform of torch\.func"):
         torch.compile(op, fullgraph=True, backend="eager")(torch.ones(1, 6, 2))
 
 

@@ -107,9 +107,10 @@ def stored(s: Structure, values: Tensor) -> Tensor:
     if not isinstance(s, Tree) or s.slotted:
         return values if s.perm is None else values.index_select(0, s.perm)
     if s.perm is not None:
-        empty = not values.shape[0]
-        size = (s.positions, *values.shape[1:])
-        values = values.new_zeros(size) if empty else values.index_select(0, s.perm)
+        if not values.shape[0]:  # places without entries, which still belong to the values' graph
+            values = torch.cat((values, values.new_zeros(s.positions, *values.shape[1:])))
+        else:
+            values = values.index_select(0, s.perm)
     alive = walk.places(s)[1] if any(level.padded for level in s.levels) else None
     return values if alive is None else only(values, alive)
 
