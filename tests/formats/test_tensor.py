@@ -233,3 +233,11 @@ def test_nothing_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         str(tensor("mixed", (4, 4)).prepare())
+
+
+def test_pictures_do_not_ask_for_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert "fill 33.3 %" in str(SparseTensor.from_dense(torch.eye(3)))
+    finally:
+        torch.set_default_dtype(torch.float32)

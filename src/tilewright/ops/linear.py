@@ -22,7 +22,7 @@ from tilewright.ops.kept import multiplied
 from tilewright.ops.library import run
 from tilewright.ops.pattern import Pattern, check_device
 from tilewright.ops.products import biased_gradient, rows_tiles, with_bias
-from tilewright.ops.reach import check_places
+from tilewright.ops.reach import check_distinct, check_places
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense, device_of
@@ -120,6 +120,7 @@ def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
     if sparse.dtype not in (torch.int32, torch.int64):
         raise error("index-dtype", where=where, name="sparse", got=sparse.dtype)
     check_places(sparse, x.shape[0], "sparse", where)
+    check_distinct(sparse, x.shape[0], "sparse", where)
     return sparse
 
 
