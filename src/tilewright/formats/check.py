@@ -10,9 +10,9 @@ one wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -86,6 +86,37 @@ def check_structure(s: Structure, where: str, names: dict[str, str]) -> bool:
         probe.ask((s.rows[1:] >= s.rows[:-1]).all(), ordered.append)
     probe.answer()
     return bool(ordered and ordered[0])
+
+
+def matrix_shape(shape: Any, where: str) -> tuple[int, int]:
+    """(rows, columns), as a user gives them."""
+    if not isinstance(shape, tuple | list) or len(shape) != 2 or _fractional(shape):
+        raise error(
+            "argument", where=where, name="shape", got=repr(shape), expected="two sizes >= 0"
+        )
+    return int(shape[0]), int(shape[1])
+
+
+def block_sides(block: Any, where: str) -> tuple[int, int]:
+    """(b0, b1): a user gives two sizes, or one for both."""
+    sides = (block, block) if isinstance(block, int) else block
+    if not isinstance(sides, tuple | list) or len(sides) != 2 or _fractional(sides):
+        expected = "a size, or two: block=(16, 16)"
+        raise error("block-size", where=where, got=repr(block), expected=expected)
+    return int(sides[0]), int(sides[1])
+
+
+def _fractional(sizes: Sequence[Any]) -> bool:
+    """Whether a size is no whole number; a list, since torch.compile reads this."""
+    return any([isinstance(n, float | str) or n is None for n in sizes])
+
+
+def check_dense(dense: Any, where: str) -> None:
+    """A strided torch tensor."""
+    if not isinstance(dense, Tensor) or dense.layout != torch.strided:
+        got = dense.layout if isinstance(dense, Tensor) else type(dense).__name__
+        expected = "a dense (strided) torch.Tensor"
+        raise error("argument", where=where, name="dense", got=got, expected=expected)
 
 
 def check_values(values: Tensor, s: Structure, where: str, name: str = "values") -> None:

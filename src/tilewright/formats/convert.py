@@ -35,6 +35,9 @@ def convert(
     s: Structure, values: Tensor | None, name: str, block: tuple[int, int] | None = None
 ) -> tuple[Structure, Tensor | None]:
     """Structure and values in another format."""
+    if not isinstance(name, str):
+        expected = "a format's name, for instance 'csr'"
+        raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
     if name == s.format and block in (None, s.block):
         return s, values
     if isinstance(s, Tree):
