@@ -287,6 +287,13 @@ def test_a_program_that_was_never_called(fast: Place) -> None:
         close(got, never_called(*given))
 
 
+def test_einsum_of_a_string_that_was_never_seen(fast: Place) -> None:
+    given, _ = graph_inputs(20, 30, 0, fast.device)
+    with torch.no_grad():
+        got = compiled(lambda A, x: tw.einsum("pq,qr->rp", A, x))(*given)
+        close(got, tw.spmm(*given).T)
+
+
 def test_inside_a_larger_graph(fast: Place) -> None:
     """Operators next to torch's own, and a SparseTensor made inside."""
 
