@@ -322,6 +322,20 @@ def _has_operator() -> bool:
         return False
 
 
+FEW = Space(
+    "c",
+    tuple(
+        Param(name, values)
+        for name, values in (
+            ("alike", (0,)),
+            ("width", (128,)),
+            ("prefetch", (0, 16)),
+            ("grain", (1024,)),
+        )
+    ),
+)
+
+
 def suite(path: Path, *asked: str) -> dict[str, Any]:
     assert main([*asked, "--device", "cpu", "--quick", "--busy", "--json", str(path)]) == 0
     return machine.read(path)
@@ -330,8 +344,7 @@ def suite(path: Path, *asked: str) -> dict[str, Any]:
 def test_reductions_and_peers_of_the_cpu_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = Space("c", (Param("width", (128,)), Param("prefetch", (0, 16)), Param("grain", (1024,))))
-    monkeypatch.setattr(spaces, "c", lambda *_: few)
+    monkeypatch.setattr(spaces, "c", lambda *_: FEW)
     asked = ("spmm", "--graphs", "tiny", "--widths", "32", "--reduces", "sum,max", "--tune")
     made = suite(tmp_path / "r.json", *asked)
     assert [row["reduce"] for row in made["rows"]] == ["sum", "max"]
@@ -347,8 +360,7 @@ def test_reductions_and_peers_of_the_cpu_suite(
 
 
 def test_distance_of_plans_from_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = Space("c", (Param("width", (128,)), Param("prefetch", (0, 16)), Param("grain", (1024,))))
-    monkeypatch.setattr(spaces, "c", lambda *_: few)
+    monkeypatch.setattr(spaces, "c", lambda *_: FEW)
     made = suite(tmp_path / "r.json", "regret", "--graphs", "tiny", "--widths", "32")
     (row,) = made["rows"]
     assert row["ok"] and row["points"] == 2 and min(row["cold"], row["tuned"]) >= 1

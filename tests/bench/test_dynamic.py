@@ -12,6 +12,7 @@ import dynamic_tables
 import pytest
 import torch
 
+from tilewright import cli
 from tilewright.bench import check, dynamic, dynamic_report, machine, main, profile
 from tilewright.bench.dynamic_cases import GRANULARITIES, SPARSITIES, Case, cases, kept, operands
 from tilewright.bench.dynamic_layers import Layer, layers
@@ -272,6 +273,20 @@ def test_scales_without_results_stay(tmp_path: Path) -> None:
     given = ["--device", "cpu", "--results", str(results), "--tiles", str(before)]
     assert profile.main([*given, "--json", str(after)]) == 0
     assert tiles.read(after)[0].scale == {"rows": 2.5}
+
+
+KINDS = ["3", "[]", '{"format": 2}', '{"format": 2, "costs": [1], "by": ""}', '{"rows": [{}]}']
+
+
+@pytest.mark.parametrize("option", ["--tiles", "--results"])
+@pytest.mark.parametrize("text", [*KINDS, '{"format": 2, "costs": [], "by": ""}', '{"rows": 1}'])
+def test_files_of_another_kind_are_told(
+    text: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    assert cli.main(["profile", option, str(path), "--json", str(tmp_path / "made.json")]) == 2
+    assert f"tilewright: {option} = {path}, which is of another kind" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

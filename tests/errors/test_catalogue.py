@@ -88,6 +88,13 @@ def exported(m: pytest.MonkeyPatch, p: Path) -> None:
     torch.export.export(Layer(), (torch.ones(3, 2),), strict=False)
 
 
+@raises("transform-in-compile")
+def transformed(m: pytest.MonkeyPatch, p: Path) -> None:
+    A = tw.SparseTensor.from_torch(eye())
+    made = torch.func.grad(lambda x: tw.spmm(A, x).sum())
+    torch.compile(lambda x: made(x), backend="eager")(torch.ones(3, 2))
+
+
 # --- language ---------------------------------------------------------------------------------------
 
 

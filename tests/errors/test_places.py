@@ -335,3 +335,13 @@ def test_errors_travel_between_processes() -> None:
     with pytest.raises(LanguageError) as caught:
         wrong_rank(eye(), torch.ones(3, 2))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_second_gradients_show_no_statements_of_the_package() -> None:
+    x, w = (torch.randn(4, 4, requires_grad=True) for _ in "xw")
+    y = tw.linear(x, w, sparse=torch.tensor([0, 2]))
+    (g,) = torch.autograd.grad(y.square().sum(), w, create_graph=True)
+    with pytest.raises(NoGradient) as caught:
+        g.sum().backward()
+    assert "\n  got: it has a gradient once" in str(caught.value)
+    assert "\n  ir:" not in str(caught.value)

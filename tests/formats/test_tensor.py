@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import scipy.sparse as sp
@@ -233,3 +234,36 @@ def test_nothing_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         str(tensor("mixed", (4, 4)).prepare())
+
+
+def test_pictures_do_not_ask_for_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert "fill 33.3 %" in str(SparseTensor.from_dense(torch.eye(3)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+MISTAKES: dict[str, Callable[[], object]] = {
+    "shape": lambda: SparseTensor.from_coo(AT, AT, None, (2, 2, 2)),
+    "shape = ": lambda: SparseTensor.from_coo(AT, AT, None, (2.5, 2)),  # type: ignore[arg-type]
+    "shape = None": lambda: SparseTensor.from_coo(AT, AT, None, None),  # type: ignore[arg-type]
+    "dense = list": lambda: SparseTensor.from_dense([[1.0]]),  # type: ignore[arg-type]
+    "dense = torch.sparse_coo": lambda: SparseTensor.from_dense(torch.eye(2).to_sparse()),
+    "block size 2.5": lambda: block_mask(torch.ones(2, 2), 2.5),  # type: ignore[arg-type]
+    r"block size \(2, 2, 2\)": lambda: block_mask(torch.ones(2, 2), (2, 2, 2)),  # type: ignore[arg-type]
+    "name = None": lambda: SparseTensor.from_dense(torch.eye(2)).to_format(None),  # type: ignore[arg-type]
+}
+AT = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_what_is_no_shape_block_or_matrix_is_told(words: str) -> None:
+    with pytest.raises(FormatError, match=words):
+        MISTAKES[words]()
+
+
+def test_one_size_is_both_sides_of_a_block() -> None:
+    made = SparseTensor.from_dense(torch.eye(4), format="bsr", block=2)
+    assert made.structure.block == (2, 2)
+    assert SparseTensor.from_dense(torch.eye(4)).to_format("bsr", 2).nnz == 2

@@ -352,3 +352,13 @@ def bits(mask: torch.Tensor) -> SparseTensor:
 
 def blocks() -> SparseTensor:
     return one(2, 2).to_format("dbsr.2.2")
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3, 4)])
+@pytest.mark.parametrize("name", TREES)
+def test_matrices_of_nothing_keep_their_graph(name: str, shape: tuple[int, int]) -> None:
+    """A loss over an empty matrix has gradients, as it has in csr."""
+    a = matrix("empty", shape, torch.int64, (), 0).to_format(name)
+    v = a.explicit_values().detach().requires_grad_()
+    a.with_values(v).to_dense().sum().backward()
+    assert v.grad is not None

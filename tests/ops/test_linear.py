@@ -191,7 +191,7 @@ def test_shared_sums_are_the_same_every_time(tiled: Place) -> None:
     for _ in range(3):
         plan.launch()
         assert torch.equal(plan.out[rows], first[rows])
-    assert "sums of the last wave in up to 4 pieces" in tw.explain(plan).text(200)
+    assert "sums of the last wave in up to 4 pieces" in tw.explain(plan)["schedule"].body
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -92,3 +92,11 @@ def test_a_gpu_is_asked_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TILEWRIGHT_CHECK", "1")
     reach.check_places(far, 4, "rows", "a call")
     assert far.looked == 1
+
+
+def test_rows_named_twice_are_refused() -> None:
+    """Their gradient of w would count them twice, while the output has them once."""
+    x, w = randn(6, 4), randn(3, 4)
+    with pytest.raises(tw.TilewrightError, match="sparse = a number twice"):
+        tw.linear(x, w, sparse=ints(2, 5, 2))
+    assert tw.linear(x, w, sparse=ints(5, 2)).count_nonzero(1).tolist() == [0, 0, 3, 0, 0, 3]

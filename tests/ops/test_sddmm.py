@@ -160,3 +160,11 @@ def test_no_rows_with_heads(where: Place) -> None:
     x, z = (torch.ones(n, 2, 4, device=where.device) for n in (0, 3))
     assert tuple(tw.sddmm(A, x, z, op="add").values.shape) == (0, 2, 4)
     assert tuple(tw.softmax(tw.sddmm(A, x, z)).values.shape) == (0, 2)
+
+
+@pytest.mark.parametrize("op", ["dot", "add"])
+@pytest.mark.parametrize("format", ["ell", "padded", "dcsr", "bitmap", "dia"])
+def test_matrices_of_nothing_in_other_formats(format: str, op: str, where: Place) -> None:
+    A = tw.SparseTensor.from_dense(torch.zeros(5, 7, device=where.device)).to_format(format)
+    x, z = randn(5, 3, device=where.device), randn(7, 3, seed=2, device=where.device)
+    assert not tw.sddmm(A, x, z, op=op).to_dense().any()

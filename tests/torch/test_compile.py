@@ -287,6 +287,13 @@ def test_a_program_that_was_never_called(fast: Place) -> None:
         close(got, never_called(*given))
 
 
+def test_einsum_of_a_string_that_was_never_seen(fast: Place) -> None:
+    given, _ = graph_inputs(20, 30, 0, fast.device)
+    with torch.no_grad():
+        got = compiled(lambda A, x: tw.einsum("pq,qr->rp", A, x))(*given)
+        close(got, tw.spmm(*given).T)
+
+
 def test_inside_a_larger_graph(fast: Place) -> None:
     """Operators next to torch's own, and a SparseTensor made inside."""
 
@@ -320,6 +327,40 @@ def test_matmul(fast: Place) -> None:
                 compiled(op)(A, x)
         parts = torch.compile(lambda A, x: (A @ x).relu(), backend="aot_eager")
         close(parts(A, x), tw.spmm(A, x).relu())
+
+
+SUMS: dict[str, Callable[..., tw.SparseTensor]] = {
+    "add": lambda A, B: A + B,
+    "subtract": lambda A, B: A - B,
+    "multiply": lambda A, B: A * B,
+    "matmul": lambda A, B: torch.matmul(A, B.T),
+}
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_and_products_of_sparse_matrices(name: str, repeated: bool, fast: Place) -> None:
+    """Their places are found inside of the graph, where nobody can ask whether entries are in order or alone."""
+    op = lambda A, B: SUMS[name](A, B).to_dense()
+    fn = compiled(op)
+    for rows, cols in ((20, 30), (15, 17)):
+        A, B = (sparse(rows, cols, seed, fast.device) for seed in (0, 2))
+        if repeated:
+            at = torch.tensor([3, 1, 1, 0, 3], device=fast.device)
+            A = tw.SparseTensor.from_coo(at, at, A.values[:5].clone(), (rows, cols))
+        A, B = (t.with_values(t.values.detach().requires_grad_()) for t in (A, B))
+        wanted = [A.values, B.values]
+        for got, want in zip(step(fn, [A, B], wanted), step(op, [A, B], wanted), strict=True):
+            close(got, want)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_product_of_sparse_matrices_keeps_the_order_of_values(fast: Place) -> None:
+    rows = torch.tensor([2, 0, 1, 0], device=fast.device)
+    A = tw.SparseTensor.from_coo(rows, rows.flip(0), randn(4, device=fast.device, seed=0), (3, 3))
+    B = sparse(3, 3, 1, fast.device)
+    made = compiled(lambda A, B: (A * B).values)(A, B)
+    close(made, (A * B).values)
 
 
 def test_decomposed_in_a_program(fast: Place) -> None:

@@ -169,3 +169,46 @@ def test_dump_of_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "tile.py",
         "triton.py",
     ]
+
+
+INTERPRETED = """
+    import json, torch, tilewright as tw
+
+    torch.manual_seed(0)
+    D = torch.randn(6, 5) * (torch.rand(6, 5) < 0.5)
+    A, x, z = tw.SparseTensor.from_dense(D), torch.randn(5, 3), torch.randn(6, 3)
+    w, q = torch.randn(4, 3), torch.randn(1, 1, 8, 4)
+    mask = tw.block_mask(torch.ones(2, 2, dtype=torch.bool), block=4)
+    parts = A.decompose(tw.rules.blocks(2), tw.rules.hyb(1, 2))
+    dense = torch.nn.functional.scaled_dot_product_attention
+    cases = {
+        "spmm": (lambda x: tw.spmm(A, x), lambda x: D @ x, x),
+        "columns": (lambda x: tw.spmm(A.T, x), lambda x: D.T @ x, z),
+        "parts": (lambda x: tw.spmm(parts, x), lambda x: D @ x, x),
+        "ell": (lambda x: tw.spmm(A.to_format("ell"), x), lambda x: D @ x, x),
+        "half": (lambda x: tw.spmm(A, x.bfloat16()).float(), lambda x: D @ x.bfloat16().float(), x),
+        "sddmm": (lambda x: tw.sddmm(A, z, x).to_dense(), lambda x: D * (z @ x.T), x),
+        "rows": (lambda x: tw.linear(x.relu(), w, sparse="rows"), lambda x: x.relu() @ w.T, x),
+        "attention": (lambda q: tw.attention(q, q, q, mask=mask), lambda q: dense(q, q, q), q),
+    }
+    wrong = []
+    for name, (ours, theirs, given) in cases.items():
+        a, b = (given.clone().requires_grad_() for _ in "ab")
+        y, t = ours(a), theirs(b)
+        y.square().sum().backward()
+        t.square().sum().backward()
+        near = lambda u, v: torch.allclose(u, v, rtol=2e-2, atol=2e-2)
+        wrong += [] if near(y, t) and near(a.grad, b.grad) else [name]
+    print(json.dumps(wrong))
+"""
+
+
+def test_without_a_compiler_results_are_the_same(tmp_path: Path) -> None:
+    """The interpreter that stands in for C: gradients, several launches into one output, 16 bits."""
+    assert run(INTERPRETED, tmp_path, CC="/nonexistent") == []
+
+
+def test_a_compiler_may_have_options(tmp_path: Path) -> None:
+    p = start(PROGRAM, tmp_path, CC="cc -O1", TILEWRIGHT_FALLBACK="0")
+    _, err = p.communicate(timeout=120)
+    assert p.returncode == 0, err

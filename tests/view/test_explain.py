@@ -222,3 +222,19 @@ def test_compiled_facts() -> None:
 
 def test_amounts() -> None:
     assert [amount(n, "B") for n in (0, 999, 1500, 2.5e9)] == ["0 B", "999 B", "1.5 kB", "2.5 GB"]
+
+
+@pytest.mark.parametrize(
+    "format", ["csc", "coo", "dcsr", "ell", "padded", "csf", "dia", "bitmap", "srbcrs"]
+)
+def test_every_format_is_drawn(format: str) -> None:
+    A, x = tensors()
+    A = A.to_format(format)
+    told = str(tw.explain(tw.spmm, A, x)["arguments"].body)
+    assert "[64, 64]" in told and "fill " in told and "values: " in told
+
+
+def test_three_dimensions_are_drawn() -> None:
+    A = tw.SparseTensor.from_dense(torch.ones(3, 4, 5), dims=3, format="csf")
+    told = tw.explain(tw.einsum, "ijk,kf->if", A, torch.ones(5, 2))
+    assert "[3, 4, 5]" in str(told["arguments"].body)

@@ -12,9 +12,11 @@ product, gathered ones of a product over every second row, or over lists that na
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from json import JSONDecodeError
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ from tilewright.tune.store import versions
 LEAST = 1e-3  # microseconds, where a difference is lost in noise
 FEW_ROWS = 32  # of an index that costs its start alone
 CPU_S = 0.2
+RESULTS = "a file that `tilewright bench dynamic --json` wrote"
 
 
 def tile_product(x: Param, w: Param, y: Param) -> None:
@@ -98,19 +101,46 @@ def main(argv: Sequence[str]) -> int:
 def profile(args: argparse.Namespace) -> int:
     kind = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     run = Run("profile", Options(device=kind))
-    made = tiles.read(args.tiles) if args.tiles is not None else _measured(run, kind)
+    rows = None if args.results is None else _results(args.results)
+    made, by = _tiles(args.tiles) if args.tiles is not None else (_measured(run, kind), versions())
     said = []
-    if args.results is not None:
+    if rows is not None:
         known = {c.dtype: c for c in made}
-        rows = [r for r in machine.read(args.results)["rows"] if r["kind"] == "product"]
         rows = [r for r in rows if short(r) in known]
-        scales, said = fit(rows, known.__getitem__), [regret_table(regret(rows, known.__getitem__))]
+        with _of(args.results, "--results", RESULTS):
+            scales = fit(rows, known.__getitem__)
+            said = [regret_table(regret(rows, known.__getitem__))]
         made = [replace(c, scale=_scale(c, scales)) for c in made]
-    by = versions() if args.tiles is None else tiles.made_by(args.tiles)
     path = tiles.write(args.json or tiles.path_of(made[0].device), made, by)
     tiles.forget()
     print("\n\n".join([*map(told, made), *said, str(path)]))
     return 1 if run.failures else 0
+
+
+@contextmanager
+def _of(path: Path, name: str, expected: str) -> Iterator[None]:
+    """Whatever a file of another kind leads to, it is the file that is wrong."""
+    try:
+        yield
+    except JSONDecodeError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as why:
+        got = f"{path}, which is of another kind ({type(why).__name__}: {why})"
+        raise error("argument", where="profile", name=name, got=got, expected=expected) from why
+
+
+def _tiles(path: Path) -> tuple[list[Costs], str]:
+    """The tiles of a file, and the versions that measured them."""
+    with _of(path, "--tiles", "a file that `tilewright profile` wrote"):
+        made = tiles.read(path)
+        return [made[0], *made[1:]], tiles.made_by(path)
+
+
+def _results(path: Path) -> list[dict[str, Any]]:
+    """The products of a file of results."""
+    with _of(path, "--results", RESULTS):
+        rows = [r for r in machine.read(path)["rows"] if r["kind"] == "product"]
+        return [r for r in rows if short(r)]
 
 
 def _scale(c: Costs, scales: dict[str, dict[str, float]]) -> Mapping[str, float]:

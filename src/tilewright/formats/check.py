@@ -10,16 +10,16 @@ one wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tilewright.formats.index import INDEX_DTYPES, ceil_div
 from tilewright.formats.layout import BLOCKED, layout
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 if TYPE_CHECKING:
     from tilewright.formats.structure import Structure
@@ -86,6 +86,37 @@ def check_structure(s: Structure, where: str, names: dict[str, str]) -> bool:
         probe.ask((s.rows[1:] >= s.rows[:-1]).all(), ordered.append)
     probe.answer()
     return bool(ordered and ordered[0])
+
+
+def matrix_shape(shape: Any, where: str) -> tuple[int, int]:
+    """(rows, columns), as a user gives them."""
+    if not isinstance(shape, tuple | list) or len(shape) != 2 or _fractional(shape):
+        raise error(
+            "argument", where=where, name="shape", got=repr(shape), expected="two sizes >= 0"
+        )
+    return int(shape[0]), int(shape[1])
+
+
+def block_sides(block: Any, where: str) -> tuple[int, int]:
+    """(b0, b1): a user gives two sizes, or one for both."""
+    sides = (block, block) if isinstance(block, int) else block
+    if not isinstance(sides, tuple | list) or len(sides) != 2 or _fractional(sides):
+        expected = "a size, or two: block=(16, 16)"
+        raise error("block-size", where=where, got=repr(block), expected=expected)
+    return int(sides[0]), int(sides[1])
+
+
+def _fractional(sizes: Sequence[Any]) -> bool:
+    """Whether a size is no whole number; a list, since torch.compile reads this."""
+    return any([isinstance(n, float | str) or n is None for n in sizes])
+
+
+def check_dense(dense: Any, where: str) -> None:
+    """A strided torch tensor."""
+    if not isinstance(dense, Tensor) or dense.layout != torch.strided:
+        got = dense.layout if isinstance(dense, Tensor) else type(dense).__name__
+        expected = "a dense (strided) torch.Tensor"
+        raise error("argument", where=where, name="dense", got=got, expected=expected)
 
 
 def check_values(values: Tensor, s: Structure, where: str, name: str = "values") -> None:
@@ -164,7 +195,7 @@ def _outer_sizes(s: Structure, where: str) -> tuple[int, int]:
     if min(s.block) < 1 or (s.format not in BLOCKED and tuple(s.block) != (1, 1)):
         raise error("block-size", where=where, got=s.block, expected="two positive sizes")
     if s.format == "bsr" and (s.shape[0] % s.block[0] or s.shape[1] % s.block[1]):
-        raise error("block-size", where=where, got=s.block, expected=f"divisors of {s.shape}")
+        raise error("block-size", where=where, got=s.block, expected=f"divisors of {said(s.shape)}")
     return ceil_div(s.shape[0], s.block[0]), ceil_div(s.shape[1], s.block[1])
 
 
@@ -178,7 +209,7 @@ def _check_lengths(s: Structure, sizes: tuple[int, int], where: str, names: dict
         if held is not None and s.indices is not None and held.shape != s.indices.shape:
             name, expected = (
                 names.get(field, field),
-                f"{tuple(s.indices.shape)}, one for each entry",
+                f"{said(tuple(s.indices.shape))}, one for each entry",
             )
             raise error("shape", where=where, name=name, got=tuple(held.shape), expected=expected)
 

@@ -25,7 +25,7 @@ from tilewright.formats.layout import BLOCKED, FAMILIES, FORMATS, SLOTTED, layou
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 PADDED, STRIPS = 32, (8, 4)  # parameters where none are given
 TREES = ("dcsr", "csf", "csf.2")  # made without a list of all rows
@@ -35,6 +35,9 @@ def convert(
     s: Structure, values: Tensor | None, name: str, block: tuple[int, int] | None = None
 ) -> tuple[Structure, Tensor | None]:
     """Structure and values in another format."""
+    if not isinstance(name, str):
+        expected = "a format's name, for instance 'csr'"
+        raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
     if name == s.format and block in (None, s.block):
         return s, values
     if isinstance(s, Tree):
@@ -107,9 +110,10 @@ def stored(s: Structure, values: Tensor) -> Tensor:
     if not isinstance(s, Tree) or s.slotted:
         return values if s.perm is None else values.index_select(0, s.perm)
     if s.perm is not None:
-        empty = not values.shape[0]
-        size = (s.positions, *values.shape[1:])
-        values = values.new_zeros(size) if empty else values.index_select(0, s.perm)
+        if not values.shape[0]:  # places without entries, which still belong to the values' graph
+            values = torch.cat((values, values.new_zeros(s.positions, *values.shape[1:])))
+        else:
+            values = values.index_select(0, s.perm)
     alive = walk.places(s)[1] if any(level.padded for level in s.levels) else None
     return values if alive is None else only(values, alive)
 
@@ -269,4 +273,6 @@ def _no_block() -> Exception:
 
 def check_block(s: Structure, block: tuple[int, int]) -> None:
     if min(block) < 1 or s.shape[0] % block[0] or s.shape[1] % block[1]:
-        raise error("block-size", where="to_format", got=block, expected=f"divisors of {s.shape}")
+        raise error(
+            "block-size", where="to_format", got=block, expected=f"divisors of {said(s.shape)}"
+        )

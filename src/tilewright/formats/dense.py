@@ -71,15 +71,15 @@ def _tree_to_dense(s: Tree, values: Tensor) -> Tensor:
     trailing = values.shape[len(s.values_shape) :]
     coords, alive = s.places()
     flat = values.new_zeros((prod(s.shape), *trailing))
-    if flat.shape[0] and coords[0].shape[0]:
-        at = coords[0].long()
-        for crd, size in zip(coords[1:], s.shape[1:], strict=True):
-            at = at * size + crd
-        held = stored(s, values).reshape(-1, *trailing)
-        if alive is not None:
-            at, held = torch.where(alive, at, 0), only(held, alive)
-        flat = flat.index_add_(0, at, held)
-    return flat.reshape(*s.shape, *trailing)
+    at = coords[0].long()
+    for crd, size in zip(coords[1:], s.shape[1:], strict=True):
+        at = at * size + crd
+    held = stored(s, values).reshape(at.shape[0], *trailing)
+    if alive is not None:
+        at, held = torch.where(alive, at, 0), only(held, alive)
+    if not flat.shape[0]:  # places of no matrix, if any
+        at, held = at[:0], held[:0]
+    return flat.index_add(0, at, held).reshape(*s.shape, *trailing)
 
 
 def _blocks_to_dense(s: Structure, values: Tensor) -> Tensor:

@@ -52,17 +52,23 @@ def sorted_rows(s: Structure) -> Structure:
 
 def distinct(s: Structure) -> tuple[Structure, Tensor]:
     """The csr structure of distinct places, and the place of each source entry; kept with the structure."""
+    if torch.compiler.is_compiling():
+        return _distinct(s)
     if "distinct" not in s.plans:
-        keys, place = torch.unique(_keys(s), return_inverse=True)
-        across = max(s.shape[1], 1)
-        rows = torch.div(keys, across, rounding_mode="floor")
-        cols = (keys - rows * across).to(s.index_dtype)
-        indptr = index.pointers(rows.to(s.index_dtype), s.shape[0])
-        made = Structure("csr", s.shape, indptr, cols, check=False)
-        made.plans["sorted"] = True
-        s.plans["distinct"] = made, place
+        s.plans["distinct"] = _distinct(s)
     found: tuple[Structure, Tensor] = s.plans["distinct"]
     return found
+
+
+def _distinct(s: Structure) -> tuple[Structure, Tensor]:
+    keys, place = torch.unique(_keys(s), return_inverse=True)
+    across = max(s.shape[1], 1)
+    rows = torch.div(keys, across, rounding_mode="floor")
+    cols = (keys - rows * across).to(s.index_dtype)
+    indptr = index.pointers(rows.to(s.index_dtype), s.shape[0])
+    made = Structure("csr", s.shape, indptr, cols, check=False)
+    made.plans["sorted"] = True
+    return made, place
 
 
 def _keys(s: Structure) -> Tensor:

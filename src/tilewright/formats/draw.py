@@ -40,7 +40,7 @@ def picture(s: Structure, height: int = HEIGHT, width: int = WIDTH) -> list[str]
     if not height or not width:
         return ["(no rows or no columns)"]
     at = (rows.long() * height // size[0]) * width + cols.long() * width // size[1]
-    counts = torch.zeros(height * width, device=s.device).index_add(
+    counts = torch.zeros(height * width, dtype=torch.float32, device=s.device).index_add(
         0, at, torch.ones_like(at, dtype=torch.float32)
     )
     area = size[0] * size[1] * prod(s.shape[1:-1]) / (height * width)

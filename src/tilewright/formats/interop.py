@@ -128,6 +128,8 @@ def from_scipy(a: Any, check: bool = True, dia: bool = False) -> tuple[Structure
     where = "from_scipy(A)"
     if not is_scipy(a):
         raise error("not-sparse", where=where, name="A", got=type(a).__name__)
+    if len(a.shape) != 2:
+        raise error("shape", where=where, name="A", got=tuple(a.shape), expected="two dimensions")
     if dia and a.format == "dia":
         return _from_dia(a, check, where)
     a = a if a.format in SCIPY else a.tocsr()

@@ -12,10 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilewright.formats.check import block_sides
 from tilewright.formats.index import ceil_div
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 
 def block_mask(
@@ -26,13 +27,13 @@ def block_mask(
     if not isinstance(bits, Tensor) or bits.ndim != 2:
         got = tuple(bits.shape) if isinstance(bits, Tensor) else type(bits).__name__
         raise error("shape", where=where, name="bits", got=got, expected="(q_blocks, k_blocks)")
-    b0, b1 = (block, block) if isinstance(block, int) else block
+    b0, b1 = block_sides(block, where)
     if b0 < 1 or b1 < 1:
         raise error("block-size", where=where, got=(b0, b1), expected="two positive sizes")
     shape = shape or (bits.shape[0] * b0, bits.shape[1] * b1)
     needed = (ceil_div(shape[0], b0), ceil_div(shape[1], b1))
     if needed != tuple(bits.shape):
-        expected = f"{needed}, the blocks of {shape}"
+        expected = f"{said(needed)}, the blocks of {said(shape)}"
         raise error("shape", where=where, name="bits", got=tuple(bits.shape), expected=expected)
     return SparseTensor(_from_bits(bits.to(torch.bool), (b0, b1), shape))
 

@@ -20,7 +20,13 @@ from torch import Tensor
 
 from tilewright.formats import convert, draw, fibers, index, interop
 from tilewright.formats import dense as dense_form
-from tilewright.formats.check import check_index_dtype, check_values
+from tilewright.formats.check import (
+    block_sides,
+    check_dense,
+    check_index_dtype,
+    check_values,
+    matrix_shape,
+)
 from tilewright.formats.decompose import decompose
 from tilewright.formats.entries import entries_from, structure_from_arrays
 from tilewright.formats.rules import Rule
@@ -60,10 +66,12 @@ class SparseTensor:
         dense: Tensor,
         mask: Tensor | None = None,
         format: str = "csr",
-        block: tuple[int, int] | None = None,
+        block: int | tuple[int, int] | None = None,
         dims: int = 2,
     ) -> SparseTensor:
         """From the entries that `mask` keeps (default: those not zero) in the first dimensions."""
+        check_dense(dense, "from_dense")
+        block = None if block is None else block_sides(block, "from_dense")
         if dims != 2:
             entries, values = dense_form.dense_to_entries(dense, mask, dims)
             return SparseTensor(fibers.build(entries, format), values)
@@ -109,7 +117,7 @@ class SparseTensor:
         shape: tuple[int, ...],
         values: Tensor | None = None,
         *,
-        block: tuple[int, int] = (1, 1),
+        block: int | tuple[int, int] = (1, 1),
         check: bool = True,
         **arrays: Tensor,
     ) -> SparseTensor:
@@ -119,6 +127,7 @@ class SparseTensor:
         level for all others. With DLPack: from_arrays(..., indices=torch.from_dlpack(x)).
         """
         where = f"from_arrays({format})"
+        block = block_sides(block, where)
         made = structure_from_arrays(format, shape, arrays, block, check, where)
         if values is not None and check:
             check_values(values, made, where)
@@ -211,8 +220,9 @@ class SparseTensor:
             values = values.to(device=structure.device, dtype=dtype or values.dtype)
         return SparseTensor(structure, values)
 
-    def to_format(self, name: str, block: tuple[int, int] | None = None) -> SparseTensor:
+    def to_format(self, name: str, block: int | tuple[int, int] | None = None) -> SparseTensor:
         """The same matrix in another format; values keep their order (or fill blocks)."""
+        block = None if block is None else block_sides(block, "to_format")
         return SparseTensor(*convert.convert(self.structure, self.values, name, block))
 
     def decompose(self, *rules: Rule | tuple[Rule, ...], rest: str = "csr") -> SparseTensor:
@@ -285,7 +295,7 @@ def coordinate_tensor(
         check_index_dtype(array, where, name)
     rows, cols = index.same_dtype(rows, cols)
     names = {"rows": called[0], "indices": called[1]}
-    shape = (int(shape[0]), int(shape[1]))
+    shape = matrix_shape(shape, where)
     structure = Structure(
         "coo", shape, None, cols, rows=rows, check=check, where=where, names=names
     )

@@ -177,6 +177,8 @@ class _Lower:
                 raise refuse(type(s).__name__, "it has no tile form yet", "use the CPU back end", s)
 
     def lane(self, s: Loop) -> None:
+        if not self.extents[s.var]:  # rows of no places
+            return
         if s.var not in self.t.env:
             self.t.env[s.var] = self.t.emit(s.var.name, "i32", tile.Arange(s.var.name), (s.var,))
         self.open.append(s.var)

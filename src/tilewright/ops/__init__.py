@@ -25,7 +25,7 @@ from tilewright.ops.softmax import softmax
 from tilewright.ops.spmm import spmm
 from tilewright.ops.spmv import spmv
 from tilewright.ops.tuning import tune
-from tilewright.support.errors import CATALOGUE, error
+from tilewright.support.errors import CATALOGUE, error, said
 from tilewright.support.places import public
 
 
@@ -38,7 +38,7 @@ def _number(b: Any, where: str) -> Any:
     """A number, or a tensor of one without dimensions; entries are in no order that a tensor could follow."""
     if isinstance(b, int | float) or (isinstance(b, Tensor) and b.dim() == 0):
         return b
-    got = f"a tensor of {tuple(b.shape)}" if isinstance(b, Tensor) else repr(b)
+    got = f"a tensor of {said(tuple(b.shape))}" if isinstance(b, Tensor) else repr(b)
     expected = "a number or a SparseTensor; A.map(fn) changes the stored values as they lie"
     raise error("argument", where=where, name="b", got=got, expected=expected)
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from tilewright.formats.distinct import distinct
 from tilewright.formats.meet import product, union
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
@@ -14,7 +17,7 @@ from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.call import call
 from tilewright.ops.registry import register
 from tilewright.ops.sparse import as_rows, rows_first, without_duplicates
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 
 def sparse_add(u: Param, a: Param, b: Param, e: Param) -> None:
@@ -38,7 +41,7 @@ for _program in (sparse_add, sparse_multiply, sparse_product):
 
 def add(a: Any, b: Any, where: str = "A + B") -> SparseTensor:
     """a + b, on the places that either has."""
-    a, b = _matrices(where, a, b)
+    a, b = map(without_duplicates, _matrices(where, a, b))
     made: SparseTensor = call(
         "sparse_add", {"u": _ones(union(a.structure, b.structure)), "a": a, "b": b}, []
     )
@@ -46,15 +49,20 @@ def add(a: Any, b: Any, where: str = "A + B") -> SparseTensor:
 
 
 def multiply(a: Any, b: Any) -> SparseTensor:
-    """a * b, elementwise, on the places of a."""
+    """a * b, elementwise, on the places of a; inside torch.compile on its entries, which may share a place."""
     a, b = _matrices("A * B", a, b)
-    made: SparseTensor = call("sparse_multiply", {"a": a, "b": b}, [])
+    b = without_duplicates(b)
+    if torch.compiler.is_compiling():
+        places, place = distinct(a.structure)
+        found = call("sparse_multiply", {"a": _ones(places), "b": b}, []).values
+        return a.map(lambda v: v * found.index_select(0, place))
+    made: SparseTensor = call("sparse_multiply", {"a": without_duplicates(a), "b": b}, [])
     return made
 
 
 def matmul(a: Any, b: Any) -> SparseTensor:
     """a @ b with a sparse result: its places first, then its values."""
-    a, b = _matrices("A @ B", a, b, inner=True)
+    a, b = map(without_duplicates, _matrices("A @ B", a, b, inner=True))
     places = _ones(product(a.structure, b.structure))
     made: SparseTensor = call("sparse_product", {"u": places, "a": a, "b": b}, [])
     return made
@@ -70,7 +78,6 @@ def _matrices(where: str, a: Any, b: Any, inner: bool = False) -> tuple[SparseTe
             raise error("not-sparse", where=where, name=name, got=type(t).__name__)
     fits = a.shape[1] == b.shape[0] if inner else tuple(a.shape) == tuple(b.shape)
     if not fits:
-        expected = f"{a.shape[1]} rows" if inner else f"{tuple(a.shape)}, as A"
+        expected = f"{a.shape[1]} rows" if inner else f"{said(tuple(a.shape))}, as A"
         raise error("shape", where=where, name="B", got=tuple(b.shape), expected=expected)
-    made = tuple(without_duplicates(rows_first(as_rows(t))) for t in (a, b))
-    return made[0], made[1]
+    return rows_first(as_rows(a)), rows_first(as_rows(b))

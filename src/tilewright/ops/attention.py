@@ -21,7 +21,7 @@ from tilewright.ops.settings import pack
 from tilewright.ops.sparse import bundle_of, check_dense, prepare_at_second_use, text_of
 from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
 
@@ -73,7 +73,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
             raise error("dtype", where=where, name=name, got=t.dtype, expected=f"{q.dtype}, as q")
     want = (q.shape[-2], k.shape[-2])
     if tuple(mask.shape) != want:
-        expected = f"{want}: queries x keys (pass shape= to block_mask)"
+        expected = f"{said(want)}: queries x keys (pass shape= to block_mask)"
         raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
     heads, kv = q.shape[-3], k.shape[-3]
     fits = heads == kv or (gqa and kv and heads % kv == 0)
@@ -83,7 +83,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
         or k.shape[:-1] != v.shape[:-1]
         or q.shape[:-3] != k.shape[:-3]
     ):
-        expected = f"heads, keys and features to fit q {tuple(q.shape)} and v {tuple(v.shape)}"
+        expected = (
+            f"heads, keys and features to fit q {said(tuple(q.shape))} and v {said(tuple(v.shape))}"
+        )
         raise error("shape", where=where, name="k", got=tuple(k.shape), expected=expected)
 
 

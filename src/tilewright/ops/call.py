@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.compiling import constant
 from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
@@ -59,10 +60,10 @@ from tilewright.tune import store
 def call(name: str, inputs: dict[str, Any], floats: list[float]) -> Any:
     """Run a registered program on tensors, sparse or dense."""
     text, tensors, ints, held = prepared(name, inputs)
-    outs = run(text, tensors, ints, floats)
+    leads = _leads(text, *_place(tensors))
     wrapped = [
         o if lead is None else SparseTensor(_home(inputs.get(lead), held[lead]), o)
-        for o, lead in zip(outs, _leads(text, *_place(tensors)), strict=True)
+        for o, lead in zip(run(text, tensors, ints, floats), leads, strict=True)
     ]
     return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
 
@@ -372,6 +373,7 @@ def places_of(name: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
 places_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+@constant
 def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
     """The argument whose structure each output has; None for dense ones. A constant to torch.compile."""
     made = entry(text, backend, index)
@@ -396,6 +398,3 @@ def _searched(
     also = {n for s in steps for n in s.found} - alone - unions
     pairs = tuple({p: None for s in steps for p in s.pairs})
     return tuple(sorted(alone)), tuple(sorted(also)), tuple(sorted(unions)), pairs
-
-
-_leads._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -11,8 +11,17 @@ from tilewright import formats
 from tilewright.formats import SparseTensor
 from tilewright.support.places import public
 
-MAKERS = ("from_torch", "from_scipy", "from_dense", "from_coo")
-METHODS = ("with_values", "with_entries", "to", "to_format", "to_torch", "to_scipy")
+MAKERS = ("from_torch", "from_scipy", "from_dense", "from_coo", "from_coords", "from_arrays")
+METHODS = (
+    "with_values",
+    "with_entries",
+    "map",
+    "to",
+    "to_format",
+    "to_torch",
+    "to_scipy",
+    "decompose",
+)
 
 for _name in MAKERS:
     setattr(SparseTensor, _name, staticmethod(public(getattr(SparseTensor, _name))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tilewright.formats.compiling import constant
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.coord import Assign, Index
 from tilewright.ir.expr import Const, Expr, Load
@@ -30,11 +31,11 @@ def einsum(subscripts: str, *operands: Any, out_format: str | None = None) -> An
     >>> y = einsum("ij,jf->if", A, x)
     >>> C = einsum("ij,jk->ik", A, B, out_format="csr")
     """
-    traced = _traced(subscripts, len(operands))
+    name, inputs = traced_for(subscripts, len(operands))
     sparse = [isinstance(t, SparseTensor) for t in operands]
     if out_format not in (None, "dense") and sparse == [True, True] and _is_product(subscripts):
         return matmul(*operands).to_format(str(out_format))
-    made = call(traced.name, dict(zip(traced.inputs, operands, strict=True)), [])
+    made = call(name, dict(zip(inputs, operands, strict=True)), [])
     if out_format is None or (out_format == "dense" and not isinstance(made, SparseTensor)):
         return made
     if out_format == "dense":
@@ -56,8 +57,9 @@ def _is_product(subscripts: str) -> bool:
     return len(a) == len(b) == 2 and a[1] == b[0] and right == a[0] + b[1] and a[0] != b[1]
 
 
+@constant
 def traced_for(subscripts: str, count: int) -> tuple[str, tuple[str, ...]]:
-    """(template, inputs) of the program of a string."""
+    """(template, inputs) of the program of a string; constants to torch.compile."""
     made = _traced(subscripts, count)
     return made.name, made.inputs
 

@@ -31,7 +31,7 @@ from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense, device_of
 from tilewright.ops.step import PRODUCT
 from tilewright.ops.vendor import SERVED
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
 STAGES = 4  # of small tiles: there are many, so that two share a multiprocessor
@@ -244,7 +244,7 @@ def _check(x: Tensor, w: Tensor, index: Index, weights: Tensor | None) -> None:
     if weights is not None:
         check_dense(where, "weights", weights, 2, x.device, "x")
     if weights is not None and tuple(weights.shape) != tuple(index.shape):
-        expected = f"{tuple(index.shape)}, one for each choice"
+        expected = f"{said(tuple(index.shape))}, one for each choice"
         raise error(
             "shape", where=where, name="weights", got=tuple(weights.shape), expected=expected
         )

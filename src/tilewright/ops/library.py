@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tilewright.formats.compiling import constant
 from tilewright.formats.transforms import peek as _transforms
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.backward import backward
 from tilewright.ops.entry import entry, saved_outputs
 from tilewright.support.errors import TilewrightError, error
+from tilewright.support.names import plain
 from tilewright.support.places import public
 
 _LIBRARY = torch.library.Library("tilewright", "DEF")
@@ -179,10 +181,20 @@ def run(
         if wants_grad(tensors):
             return run_with_grad(program, tensors, ints, floats)
         return _here(program, tensors, ints, floats)
-    if not torch.compiler.is_compiling() and _transforms() is not None:
+    if torch.compiler.is_compiling():
+        if _transformed():
+            name = plain(program.partition("|")[0])
+            raise error("transform-in-compile", where="torch.compile", name=name)
+    elif _transforms() is not None:
         return list(_Transformed.apply(program, ints, floats, *tensors))
     made: list[Tensor] = _RUN(program, tensors, ints, floats)
     return made
+
+
+@constant
+def _transformed() -> bool:
+    """Whether a transform is in force where torch.compile reads the call; a constant to it, which it guards."""
+    return _transforms() is not None
 
 
 def wants_grad(tensors: Sequence[Tensor]) -> bool:

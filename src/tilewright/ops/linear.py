@@ -22,13 +22,13 @@ from tilewright.ops.kept import multiplied
 from tilewright.ops.library import run
 from tilewright.ops.pattern import Pattern, check_device
 from tilewright.ops.products import biased_gradient, rows_tiles, with_bias
-from tilewright.ops.reach import check_places
+from tilewright.ops.reach import check_distinct, check_places
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.sparse import check_dense, device_of
 from tilewright.ops.subject import DENSE, chosen, subject_of
 from tilewright.schedule.options import Setting
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
 EXPECTED = (
@@ -106,7 +106,9 @@ def _product(
 def _check_shape(sparse: Tensor, shape: tuple[int, ...], x: Tensor, where: str) -> None:
     if tuple(sparse.shape) != shape:
         got = tuple(sparse.shape)
-        raise error("shape", where=where, name="sparse", got=got, expected=f"{shape}, as x has")
+        raise error(
+            "shape", where=where, name="sparse", got=got, expected=f"{said(shape)}, as x has"
+        )
     check_device(sparse, x, where)
 
 
@@ -118,6 +120,7 @@ def _rows(sparse: Any, x: Tensor, where: str) -> Tensor:
     if sparse.dtype not in (torch.int32, torch.int64):
         raise error("index-dtype", where=where, name="sparse", got=sparse.dtype)
     check_places(sparse, x.shape[0], "sparse", where)
+    check_distinct(sparse, x.shape[0], "sparse", where)
     return sparse
 
 

@@ -15,7 +15,7 @@ from tilewright.ops.linear import check_operands
 from tilewright.ops.products import masked_product, times
 from tilewright.ops.settings import floor_pow2
 from tilewright.ops.sparse import check_dense
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
 GROUP = 32  # rows, or columns, of w that share a list, where a mask is one of elements
@@ -99,7 +99,7 @@ def _block(w: Tensor, mask: Tensor, block: tuple[int, int] | None, where: str) -
         raise error("argument", where=where, name="block", got=repr(block), expected=expected)
     wanted = tuple(-(-n // b) for n, b in zip(w.shape, block, strict=True))
     if tuple(mask.shape) != wanted:
-        expected = f"{tuple(w.shape)}, or one element for each block of it"
+        expected = f"{said(tuple(w.shape))}, or one element for each block of it"
         raise error("shape", where=where, name="mask", got=tuple(mask.shape), expected=expected)
     return block
 

@@ -16,7 +16,7 @@ from tilewright.ops.kept import k_major, multiplied
 from tilewright.ops.packing import apart, pack
 from tilewright.ops.products import arguments, listed_product, times
 from tilewright.schedule.options import Setting
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 
 EXPECTED = "an index of rows, of columns, or of columns for each group of rows (grouped=True)"
 SECTOR = 32  # bytes that a GPU's memory delivers at once: shorter parts are gathered from copies
@@ -90,7 +90,7 @@ class Pattern:
         else:
             raise error("argument", where=where, name=name, got=index, expected=EXPECTED)
         if not ok:
-            expected = f"an index of {tuple(x.shape)}"
+            expected = f"an index of {said(tuple(x.shape))}"
             raise error("shape", where=where, name=name, got=tuple(shape), expected=expected)
         check_device(index.positions, x, where)
         return made

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.formats.compiling import constant
 from tilewright.language.names import told_apart
 from tilewright.language.trace import Traced, source_of, trace
 from tilewright.ops.call import call
@@ -116,13 +117,12 @@ class Program:
         return str(next(iter(self.traced.values()))) if self.traced else f"program {self.__name__}"
 
 
+@constant
 def traced_for(key: str, scalars: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """(template, inputs) of a program; a constant to torch.compile, so it takes and gives constants."""
     traced = _PROGRAMS[key].trace(scalars)
     return traced.name, traced.inputs
 
-
-traced_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 _PROGRAMS: dict[str, Program] = {}
 

@@ -54,9 +54,7 @@ def check_places(
     table: Tensor, size: int, name: str, where: str, below: Tensor | None = None, plus: int = 0
 ) -> None:
     """The entries of a table that count, and what is added to them, are numbers from 0 to size - 1."""
-    if not eager() or not ordinary((table,)):
-        return
-    if table.numel() == 0 or not (backend_of(table.device) == "c" or knobs.check()):
+    if not _asked(table):
         return
     if below is not None:
         if not below.numel():
@@ -68,6 +66,25 @@ def check_places(
         if low < 0 or high >= size:
             got = low if low < 0 else high
             raise error("index-range", where=where, name=name, got=got, expected=size - 1)
+
+
+def check_distinct(table: Tensor, size: int, name: str, where: str) -> None:
+    """The entries of a table, which are inside, name nothing twice."""
+    if not _asked(table):
+        return
+    seen = torch.zeros(size, dtype=torch.bool, device=table.device).index_fill_(
+        0, table.long(), True
+    )
+    if int(seen.sum()) != table.numel():
+        expected = "distinct numbers: one that comes twice would count twice in gradients"
+        raise error("argument", where=where, name=name, got="a number twice", expected=expected)
+
+
+def _asked(table: Tensor) -> bool:
+    """Whether a table that a caller gave is looked at."""
+    if not eager() or not ordinary((table,)) or table.numel() == 0:
+        return False
+    return backend_of(table.device) == "c" or knobs.check()
 
 
 @functools.cache

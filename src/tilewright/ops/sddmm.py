@@ -42,7 +42,7 @@ from tilewright.ops.sparse import (
 from tilewright.ops.spmm import walkable
 from tilewright.ops.subject import chosen, subject_of
 from tilewright.schedule.options import Setting
-from tilewright.support.errors import error
+from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
 NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
@@ -159,7 +159,7 @@ def _check(a: SparseTensor, x: Tensor, z: Tensor, op: str) -> None:
             expected = f"{a.shape[side]} rows, one for each {what} of A"
             raise error("shape", where=where, name=name, got=tuple(t.shape), expected=expected)
     if x.shape[1:] != z.shape[1:]:
-        expected = f"rows of shape {tuple(x.shape[1:])}, as x"
+        expected = f"rows of shape {said(tuple(x.shape[1:]))}, as x"
         raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
     heads = x.shape[1] if x.dim() == (3 if op == "dot" else 2) else None
     if weights(a) is not None and weights(a) != heads:

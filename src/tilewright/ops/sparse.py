@@ -156,11 +156,17 @@ def in_order(a: SparseTensor) -> SparseTensor:
 
 
 def without_duplicates(a: SparseTensor) -> SparseTensor:
-    """The same matrix with one entry for one place, in order: what a search needs."""
-    if a.structure.format != "csr" or is_sorted(a.structure):
+    """The same matrix with one entry for one place, in order: what a search needs.
+
+    torch.compile cannot ask whether it is so already.
+    """
+    if a.structure.format != "csr":
         return a
-    if not has_duplicates(a.structure):
-        return SparseTensor(sorted_rows(a.structure), a.values)
+    if not torch.compiler.is_compiling():
+        if is_sorted(a.structure):
+            return a
+        if not has_duplicates(a.structure):
+            return SparseTensor(sorted_rows(a.structure), a.values)
     s, place = distinct(a.structure)
     v = a.explicit_values()
     return SparseTensor(s, v.new_zeros((s.nnz, *v.shape[1:])).index_add(0, place, v))

@@ -12,6 +12,7 @@ from torch import Tensor
 from tilewright.formats.parts import Parts, part_of
 from tilewright.formats.storage import parts_of, stored_dims
 from tilewright.formats.structure import Structure
+from tilewright.formats.tree import Tree
 from tilewright.ir import coord
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
@@ -102,6 +103,10 @@ def structure_of(name: str, arg: Arg, have: dict[str, Tensor], shape: tuple[int,
             arrays = {label.removeprefix(mark): have[f"{name}.{label}"] for label in mine}
             made.append(part_of(format, shape, arrays))
         return Parts(shape, tuple(made))
+    if arg.kind not in VIEWS and arg.kind != "block_mask":
+        arrays = {label: have[f"{name}.{label}"] for label in arg.arrays if label != "perm"}
+        perm, wide = have.get(f"{name}.perm"), arg.index == "i64"
+        return Tree(arg.kind, shape, arrays, perm=perm, wide=wide, check=False)
     return Structure(
         arg.kind,
         (shape[0], shape[1]),

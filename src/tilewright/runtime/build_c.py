@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,14 +26,15 @@ FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
 
 @functools.cache
 def compiler() -> tuple[str, str]:
-    """(path, version) of the C compiler."""
+    """(command, version) of the C compiler; $CC may have options, or a wrapper first: CC="ccache gcc"."""
     asked = knobs.compiler()
     for name in [asked] if asked else ["cc", "gcc", "clang"]:
-        path = shutil.which(name)
+        first, *more = [name] if shutil.which(name) else shlex.split(name) or [""]
+        path = shutil.which(first)
         if path is not None:
-            got = subprocess.run([path, "--version"], capture_output=True, text=True)
-            if got.returncode == 0:
-                return path, got.stdout.splitlines()[0]
+            got = subprocess.run([path, *more, "--version"], capture_output=True, text=True)
+            if got.returncode == 0 and got.stdout:
+                return shlex.join([path, *more]), got.stdout.splitlines()[0]
     raise error("no-compiler", got=f"CC={asked}" if asked else "none of cc, gcc, clang")
 
 
@@ -86,7 +88,7 @@ def build(source: str, name: str, fuse: bool = True, any_order: bool = False) ->
     path, version = compiler()
     order = ("-fassociative-math", "-fno-signed-zeros") if any_order and fuse else ()
     flags = (*target_flags(), *order, f"-ffp-contract={'fast' if fuse else 'off'}")
-    key = cache.key_of(source, flags, version, cpu_features(), openmp())
+    key = cache.key_of(source, flags, path, version, cpu_features(), openmp())
     library = cache.entry(key, "so")
     if library.exists():
         counters.disk_hits += 1
@@ -107,9 +109,9 @@ def _write(path: Path, text: str) -> None:
 def _compile(cc: str, flags: tuple[str, ...], source: Path, out: Path, name: str) -> None:
     own = openmp()
     library = out.with_suffix(".o")
-    steps = [[cc, *flags, "-fopenmp", "-c", str(source), "-o", str(library)]]
+    steps = [[*shlex.split(cc), *flags, "-fopenmp", "-c", str(source), "-o", str(library)]]
     link = [own, f"-Wl,-rpath,{os.path.dirname(own)}"] if own else ["-fopenmp"]
-    steps.append([cc, "-shared", str(library), "-o", str(out), *link, "-lm"])
+    steps.append([*shlex.split(cc), "-shared", str(library), "-o", str(out), *link, "-lm"])
     try:
         for step in steps:
             got = subprocess.run(step, capture_output=True, text=True)

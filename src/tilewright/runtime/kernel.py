@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tilewright.ir import loops
-from tilewright.ir.expr import Buffer, Expr
+from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.interp import run_loops
 from tilewright.ir.text import text
 from tilewright.runtime import pages
@@ -184,14 +184,22 @@ def slow_caller(p: loops.Program) -> Call:
         scalars: Sequence[float],
     ) -> None:
         given = dict(zip((b.name for b in p.buffers), tensors, strict=True))
-        arrays = {n: _array(t) for n, t in given.items() if n not in outs}
-        named = dict(zip((v.name for v in p.sizes), sizes, strict=True))
+        arrays = {
+            n: _array(t) for n, t in given.items()
+        }  # outputs too: an earlier launch may have begun them
+        named = _lengths(p, given) | dict(zip((v.name for v in p.sizes), sizes, strict=True))
         floats = dict(zip((v.name for v in p.scalars), scalars, strict=True))
-        made = run_loops(p, arrays, named, floats, zeroed=outs)
+        made = run_loops(p, arrays, named, floats)
         for n in outs:
             given[n].copy_(torch.from_numpy(made[n]).reshape(given[n].shape))
 
     return call
+
+
+def _lengths(p: loops.Program, given: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The lengths of arrays that no kernel asks for, and only an interpreter checks."""
+    ends = [(b.shape[0], given[b.name]) for b in p.buffers if len(b.shape) == 1]
+    return {e.name: t.numel() for e, t in ends if isinstance(e, Var)}
 
 
 def _array(t: torch.Tensor) -> Any:

@@ -20,6 +20,7 @@ is made when it is printed: places and IR may be added on the way out (`support.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.support.source import quote
@@ -162,6 +163,13 @@ CATALOGUE: dict[str, Entry] = {
         "build A = SparseTensor.from_torch({name}) outside the compiled function and pass A",
         got="a torch sparse tensor",
     ),
+    "transform-in-compile": Entry(
+        FormatError,
+        "{name} is under a transform of torch.func inside torch.compile",
+        "one of the two",
+        "leave the transform outside, or write backward() or torch.autograd.grad instead of it",
+        got="torch.func.grad, vjp, jacrev or vmap in a compiled function",
+    ),
     "dense-by-sparse": Entry(
         FormatError,
         "a dense tensor times a SparseTensor is no operator",
@@ -291,14 +299,39 @@ class _Names(dict[str, str]):
         return "?"
 
 
+class Tracer:
+    """What reads Python code instead of running it, if something does, and how it is told of an error.
+
+    `formats.compiling` puts torch.compile here, which can neither make these exceptions nor show them.
+    """
+
+    reading: Callable[[], bool] = staticmethod(lambda: False)
+    refuse: Callable[[str, str, str, tuple[tuple[str, str], ...]], None]
+
+
+TRACER = Tracer()
+
+
 def error(entry: str, *, where: str = "", ir: object = None, **names: object) -> TilewrightError:
     """The exception of a catalogue entry, ready to raise. ir: the statement or expression concerned."""
+    if TRACER.reading():
+        pairs = tuple([(k, said(v)) for k, v in names.items()])
+        TRACER.refuse(entry, where, "" if ir is None else f"{ir}", pairs)
+    return made(entry, where, "" if ir is None else str(ir), {k: str(v) for k, v in names.items()})
+
+
+def made(entry: str, where: str, ir: str, names: dict[str, str]) -> TilewrightError:
     row = CATALOGUE[entry]
-    held = _Names({k: str(v) for k, v in names.items()})
-    made = row.kind(row.what.format_map(held))
-    made.entry, made.names, made.where = entry, dict(held), where or row.where
-    made.ir = "" if ir is None else clip(str(ir))
-    return made
+    why = row.kind(row.what.format_map(_Names(names)))
+    why.entry, why.names, why.where, why.ir = entry, names, where or row.where, clip(ir)
+    return why
+
+
+def said(value: object) -> str:
+    """str(value), in steps that a tracer can follow where value is a tuple of sizes."""
+    if not isinstance(value, tuple):
+        return f"{value}"
+    return f"({', '.join([f'{n}' for n in value])}{',' if len(value) == 1 else ''})"
 
 
 def told(why: TilewrightError) -> str:

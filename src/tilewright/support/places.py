@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from tilewright.support import knobs
-from tilewright.support.errors import TilewrightError, clip
+from tilewright.support.errors import NoGradient, TilewrightError, clip
 from tilewright.support.source import is_between, is_ours, place_of, quote
 
 P = ParamSpec("P")
@@ -35,7 +35,8 @@ def located(why: E, place: str, ir: object = None) -> E:
     if isinstance(why, TilewrightError):
         if place and not why.place:
             why.place, why.marked, why.statement = place, True, str(ir)
-        why.ir = why.ir or ("" if ir is None else clip(str(ir)))
+        theirs = bool(place) or not isinstance(why, NoGradient)  # gradients are of our own making
+        why.ir = why.ir or (clip(str(ir)) if theirs and ir is not None else "")
     elif not any(n.startswith(NOTE) for n in getattr(why, "__notes__", ())):
         at = f"\n  at: {quote(place)}".replace("\n", "\n      ") if place else ""
         why.add_note(f"{NOTE}: {clip(str(ir))}{at}")

@@ -15,17 +15,24 @@ import linecache
 import re
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from types import CodeType, FrameType
 
 LINES = 6
 OURS = ("tilewright", "torch", "triton")
 BETWEEN = ("functools", "contextlib")
+PACKAGE = str(Path(__file__).parents[1])
 
 
 def is_ours(frame: FrameType) -> bool:
     """Whether a frame belongs to the package or to what runs it, and not to the user."""
     root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return root in OURS or root.startswith("tilewright_kernel_")
+
+
+def is_package(path: str) -> bool:
+    """Whether a file is of the package."""
+    return path.startswith(PACKAGE)
 
 
 def is_between(frame: FrameType) -> bool:

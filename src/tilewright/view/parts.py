@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilewright.analysis.cost import Cost, cost_of
 from tilewright.formats import draw
+from tilewright.formats.storage import stored_dims
 from tilewright.lowering.flatten import lower_to_flat
 from tilewright.lowering.position import lower_to_position
 from tilewright.ops.backend import backend_of
@@ -104,7 +105,7 @@ def _extent(part: Part, size: str) -> str:
 
 def _drawing(part: Part, name: str) -> list[str]:
     arg = part.step.args[name]
-    shape = tuple(part.ints[f"{name}.n{d}"] for d in range(2))
+    shape = tuple(part.ints[f"{name}.n{d}"] for d in range(stored_dims(arg.kind)))
     view = part.step.views[name]
     walked = "" if view == arg.kind else f", walked as {view}"
     ones = "" if arg.values else ", no values: ones"
