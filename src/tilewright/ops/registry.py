@@ -2,7 +2,7 @@
 
 register(traced)                 # under its name; users' programs carry a hash
 register(traced, own)            # with a gradient of its own, in programs as well
-template("spmm_sum").grad        # reverse mode, when somebody asks
+template("spmm_sum").reverse()   # reverse mode of a statement, when somebody asks
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.ir.coord import Append, Assign, Stmt
 from tilewright.ir.node import walk
-from tilewright.language.grad import Gradient, gradient
+from tilewright.language.grad import Gradient, gradient, reads, writes
 from tilewright.language.trace import Ref, Traced, source_of
 from tilewright.pit.joins import joins
 from tilewright.support.errors import TilewrightError
@@ -53,7 +52,7 @@ class Template:
         if len(t.body) == len(body):
             return t
         refs = {m.name: m for m in walk(body) if isinstance(m, Ref)}
-        outs = {name for s in body for name in _written(s)}
+        outs = {name for s in body for name in writes(s)}
         for asked in (dims for n, dims in t.sized if n in outs and t.ref(n) in refs.values()):
             refs |= {n: t.ref(n) for n, _ in asked}
         inputs = tuple(x for x in refs if x not in outs)
@@ -72,32 +71,36 @@ class Template:
             body=body,
         )
 
-    @property
+    @cached_property
     def saved(self) -> tuple[int, ...]:
-        """Which outputs the gradient reads: they are kept for it."""
-        names = self.own.saved if self.own else ()
+        """Which outputs the gradient reads, or later statements: they are kept for it."""
+        read = {n for s in self.traced.body for n in reads(s)}
+        names = read if self.own is None else self.own.saved
         return tuple(k for k, n in enumerate(self.traced.outputs) if n in names)
 
     @cached_property
-    def grad(self) -> Gradient:
+    def reverses(self) -> dict[tuple[int, int], Gradient]:
+        return {}
+
+    def reverse(self, nth: int = 0, part: int = 0) -> Gradient:
+        """The gradient of a target of a statement, made once; one of its own is that of the whole program."""
         if self.own is not None:
             return self.own
-        s = self.traced.body[0]
+        if (nth, part) not in self.reverses:
+            self.reverses[nth, part] = self._reverse(nth, part)
+        return self.reverses[nth, part]
+
+    def _reverse(self, nth: int, part: int) -> Gradient:
+        s = self.traced.body[nth]
         try:
             with locating(source_of(s), s):
-                return gradient(self.traced)
+                return gradient(self.traced, nth, part)
         except TilewrightError as why:
             why.names["name"] = plain(why.names.get("name", ""))
             told = next((words for n, words in ONCE.items() if self.traced.name.startswith(n)), "")
             if told:
                 why.names |= {"name": f"the gradient of {told}", "got": "it has a gradient once"}
             raise
-
-
-def _written(s: Stmt) -> set[str]:
-    if isinstance(s, Append):
-        return {s.list.name, s.count.name}
-    return {m.buffer.name for m in s.targets} if isinstance(s, Assign) else set()
 
 
 TEMPLATES: dict[str, Template] = {}
