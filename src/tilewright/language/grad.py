@@ -11,15 +11,14 @@ alike. What goes through several statements goes through one after the other, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tilewright.ir.coord import Append, Assign, Index, Reduce, Stmt, Stored
-from tilewright.ir.expr import Expr, Load
-from tilewright.ir.monoid import monoids
+from tilewright.ir.coord import Append, Assign, Index, Stmt
+from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
-from tilewright.language.grad_rules import ZERO, Found, Rules, outside, product
+from tilewright.language.grad_programs import Back, d_of, free_name
+from tilewright.language.grad_rules import ZERO
 from tilewright.language.trace import Ref, Traced
-from tilewright.support.errors import error
 
 
 @dataclass(frozen=True)
@@ -34,32 +33,14 @@ class Gradient:
     saved: tuple[str, ...] = ()
 
 
-def d_of(t: Traced, name: str) -> str:
-    """The name of a tensor's gradient, d_x; the program's own names are taken."""
-    return _free(t, f"d_{name}")
-
-
-def _free(t: Traced, name: str) -> str:
-    taken = {*t.params, *(r.name for r in t.refs)}
-    while name in taken:
-        name += "_"
-    return name
-
-
 def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
     """The reverse of a target of a statement; NoGradient names the statement that has none."""
     s = t.body[nth]
     assert isinstance(s, Assign)
-    if s.listed:
-        raise error("no-gradient", name=t.name, got="it has a compacted axis")
-    label = "".join(f"_{n}" for n, all_ in ((nth, t.body), (part, s.targets)) if len(all_) > 1)
-    back = _Back(t, s, label=f"{t.name}{label}")
-    target, value = s.targets[part], s.values[part]
-    seed = Load(back.ref(d_of(t, target.buffer.name)), target.indices)
-    axes = tuple(dict.fromkeys(n for n in walk(target.indices) if isinstance(n, Index)))
-    back.order, back.outside = axes, tuple(outside(value))
-    back.visit(value, seed, axes, ())
-    return Gradient(tuple(back.first), back.programs())
+    back = Back(t, s, part)
+    back.visit(s.values[part], back.seed, back.order, ())
+    of = back.programs()
+    return Gradient(tuple(back.first), of)
 
 
 def remaining(t: Traced, nth: int, part: int) -> Traced:
@@ -70,7 +51,7 @@ def remaining(t: Traced, nth: int, part: int) -> Traced:
     s = t.body[nth]
     assert isinstance(s, Assign)
     target, own = s.targets[part], d_of(t, s.targets[part].buffer.name)
-    rest, given = Ref(_free(t, f"rest_{own}")), Ref(own)
+    rest, given = Ref(free_name(t, f"rest_{own}")), Ref(own)
     every = tuple(Index(f"r{d}") for d in range(len(target.indices)))
     body = (
         Assign((Load(rest, every),), (Load(given, every),)),
@@ -112,91 +93,3 @@ def whole(s: Assign, target: Load) -> bool:
     """Whether nothing is left of what was there before."""
     plain = all(isinstance(ix, Index) for ix in target.indices)
     return plain and not s.listed and len({*target.indices}) == len(target.indices)
-
-
-@dataclass
-class _Back(Rules):
-    label: str = ""
-    first: list[Traced] = field(default_factory=list)
-    refs: dict[str, Ref] = field(default_factory=dict)
-
-    def ref(self, name: str) -> Ref:
-        known = {r.name: r for r in self.t.refs}
-        return known.get(name) or self.refs.setdefault(name, Ref(name))
-
-    def keep(self, e: Reduce) -> Load:
-        """The reduction as a program of its own."""
-        axes = tuple(sorted(self.free(e), key=self.rank))
-        name = _free(self.t, f"kept{len(self.first)}")
-        target = Load(self.ref(name), axes)
-        self.first.append(self.program(f"{self.label}_{name}", name, Assign((target,), (e,))))
-        return target
-
-    def programs(self) -> dict[str, tuple[Traced, ...]]:
-        made: dict[str, list[Traced]] = {}
-        for load, g, axes, held in self.merged():
-            name = load.buffer.name
-            if not all(isinstance(ix, Index) for ix in load.indices) and not self.unique(load):
-                raise error(
-                    "no-gradient", name=self.t.name, got=f"{load} is read through an index array"
-                )
-            inside = {n for n in walk(load.indices) if isinstance(n, Index)}
-            over = tuple(ix for ix in axes if ix not in inside)
-            present = {n for n in walk(g) if isinstance(n, Load)}
-            missing = [s for s in dict.fromkeys(held) if s.access not in present | {load}]
-            body = g * product(missing)
-            if over:
-                body = Reduce(monoids("f32")["sum"], over, (body,))
-            if len(load.indices) > 1:
-                body = Stored(load) * body
-            own = d_of(self.t, name)
-            target = Load(self.ref(own), load.indices)
-            nth = len(made.get(name, ()))
-            label = f"{self.label}_d_{name}{nth or ''}"
-            made.setdefault(name, []).append(
-                self.program(label, own, Assign((target,), (body,)), name)
-            )
-        return {n: tuple(ps) for n, ps in made.items()}
-
-    def merged(self) -> list[Found]:
-        """Contributions to the same access under the same axes, added up."""
-        total: dict[tuple[Load, tuple[Index, ...]], tuple[Expr, tuple[Stored, ...]]] = {}
-        for load, g, axes, held in self.found:
-            before = total.get((load, axes))
-            total[load, axes] = (
-                (g, held) if before is None else (before[0] + g, (*before[1], *held))
-            )
-        return [(load, g, axes, held) for (load, axes), (g, held) in total.items()]
-
-    def unique(self, load: Load) -> bool:
-        """Whether an indirect access names every element at most once (declared by the program)."""
-        lists = [n.buffer.name for ix in load.indices for n in walk(ix) if isinstance(n, Load)]
-        return all(n in self.t.unique for n in lists)
-
-    def program(self, label: str, out: str, s: Assign, like: str | None = None) -> Traced:
-        refs = {n.buffer.name: n.buffer for n in walk(s) if isinstance(n, Load)}
-        inputs = tuple(n for n in refs if n != out)
-        scalars = tuple(v for v in self.t.scalars if any(n is v for n in walk(s)))
-        sized: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
-        found = {ix for n in walk(s.values) if isinstance(n, Load) for ix in n.indices}
-        if like is not None and not all(
-            isinstance(ix, Index) and ix in found for ix in s.targets[0].indices
-        ):
-            rank = len(s.targets[0].indices)
-            sized = ((out, tuple((like, d) for d in range(rank))),)
-            if like not in inputs:
-                inputs = (*inputs, like)
-                refs[like] = self.ref(like)
-        params = (*inputs, *(v.name for v in scalars), out)
-        return Traced(
-            label,
-            params,
-            inputs,
-            (out,),
-            scalars,
-            tuple(refs.values()),
-            (s,),
-            sized,
-            self.t.unique,
-            wide=like is None,
-        )

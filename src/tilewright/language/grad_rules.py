@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.ir.coord import Assign, Index, Nth, Reduce, Stored
+from tilewright.ir.coord import Assign, Index, Listed, Nth, Reduce, Stored, groups_of
 from tilewright.ir.expr import (
     COMPARE,
     Bin,
@@ -71,6 +71,9 @@ class Rules:
     kept: dict[Reduce, Load] = field(default_factory=dict)
     outside: tuple[Load, ...] = ()
     found: list[Found] = field(default_factory=list)
+    listed: dict[Index, Listed] = field(default_factory=dict)
+    origin: dict[Index, Index] = field(default_factory=dict)
+    inner: dict[Index, Index] = field(default_factory=dict)
 
     def keep(self, e: Reduce) -> Load:
         """An intermediate: the reduction, computed once and read back by its free indices."""
@@ -219,17 +222,37 @@ class Rules:
         return self.order.index(ix) if ix in self.order else len(self.order)
 
     def anew(self, over: tuple[Index, ...]) -> dict[Index, Index]:
-        """Other indices that run over the same: nothing outside captures them."""
-        table: dict[Index, Index] = {ix: Index(ix.name) for ix in over if ix.within is None}
+        """Other indices that run over the same, with lists of their own: nothing outside captures them."""
+        table = {ix: Index(ix.name) for ix in over if ix.within is None}
         for ix in over:
             if ix.within is not None:
                 outer, count = ix.within
+                if outer in self.inner:  # it only says which list
+                    table[outer] = Index(outer.name)
                 table[ix] = Index(ix.name, within=(table.get(outer, outer), count))
+                self.inner |= {table[outer]: table[ix]} if outer in self.inner else {}
+        for ix in over:
+            self.origin[table[ix]] = self.origin.get(ix, ix)
+            if ix in self.listed:
+                place = self.listed[ix].place
+                table[place] = Index(place.name)
+                self.listed[table[ix]] = substitute(self.listed[ix], dict(table))
         return table
 
     def free(self, e: Any) -> tuple[Index, ...]:
-        """The indices that a value depends on, each once."""
-        return tuple(dict.fromkeys(free_indices(e)))
+        """The indices that a value depends on, each once: of groups that have lists, and of parts of ranges, too."""
+        places = {n.place: n.index for n in self.listed.values()}
+        found = free_indices(substitute(e, dict(places)))
+        lists = (self.listed[n] for n in walk(e) if isinstance(n, Index) and n in self.listed)
+        found += [g for n in lists for g in self.groups(n)]
+        bound = [ix for n in walk(e) if isinstance(n, Reduce) for ix in n.over]
+        outer = [ix.within[0] for ix in bound if ix.within is not None]
+        known = {*self.order, *self.origin} - {*bound}
+        return tuple(dict.fromkeys([*found, *(ix for ix in outer if ix in known)]))
+
+    def groups(self, n: Listed) -> tuple[Index, ...]:
+        """The axes whose values have lists of their own."""
+        return tuple(self.inner.get(g, g) for g in groups_of(n))
 
     def over(self, axes: tuple[Index, ...], e: Expr) -> Expr:
         """The sum over axes."""

@@ -10,17 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tilewright.ir.coord import Listed
 from tilewright.ir.node import walk
 from tilewright.language.grad import Gradient, gradient, reads, writes
 from tilewright.language.trace import Ref, Traced, source_of
 from tilewright.pit.joins import joins
-from tilewright.support.errors import TilewrightError
+from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import locating
 
-ONCE = {  # programs of gradients, in the words of those who call them
-    "listed_linear_to_": "tw.linear(sparse=), tw.ops.matmul or masked_linear",
-    "grouped_product_to_": "tw.ops.grouped_matmul",
+WORDS = {  # programs of gradients, in the words of those who call them
+    "listed_linear_": "tw.linear(sparse=), tw.ops.matmul or masked_linear",
+    "grouped_product_": "tw.ops.grouped_matmul",
 }
 
 
@@ -91,23 +92,30 @@ class Template:
         return self.reverses[nth, part]
 
     def _reverse(self, nth: int, part: int) -> Gradient:
-        s = self.traced.body[nth]
-        try:
-            with locating(source_of(s), s):
+        s, name = self.traced.body[nth], self.traced.name
+        with locating(source_of(s), s):
+            if name in ONCE:
+                got = "it has a gradient once"
+                raise error("no-gradient", name=f"the gradient of {ONCE[name]}", got=got)
+            try:
                 return gradient(self.traced, nth, part)
-        except TilewrightError as why:
-            why.names["name"] = plain(why.names.get("name", ""))
-            told = next((words for n, words in ONCE.items() if self.traced.name.startswith(n)), "")
-            if told:
-                why.names |= {"name": f"the gradient of {told}", "got": "it has a gradient once"}
-            raise
+            except TilewrightError as why:
+                why.names["name"] = plain(why.names.get("name", ""))
+                raise
 
 
 TEMPLATES: dict[str, Template] = {}
+# Programs over lists in gradients that operators bring: where a list leaves out zeros, their second gradients are not 0
+ONCE: dict[str, str] = {}
 
 
 def register(traced: Traced, own: Gradient | None = None) -> Template:
     made = TEMPLATES[traced.name] = Template(traced, own)
+    if own is not None:
+        told = next((words for n, words in WORDS.items() if traced.name.startswith(n)), traced.name)
+        for p in (*own.first, *(p for of in own.of.values() for p in of)):
+            if any(isinstance(n, Listed) for n in walk(p.body)):
+                ONCE[p.name] = told
     return made
 
 
