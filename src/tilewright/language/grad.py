@@ -11,12 +11,13 @@ alike. What goes through several statements goes through one after the other, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tilewright.ir.coord import Append, Assign, Index, Stmt
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
-from tilewright.language.grad_programs import Back, d_of, free_name
+from tilewright.language.grad_programs import Added, Back, d_of, free_name
 from tilewright.language.grad_rules import ZERO
 from tilewright.language.trace import Ref, Traced
 
@@ -25,12 +26,32 @@ from tilewright.language.trace import Ref, Traced
 class Gradient:
     """`first`: intermediates, in order. `of`: for each input, programs whose results are added.
 
-    saved: outputs of the forward program that these programs read.
+    saved: outputs of the forward program that these programs read. refused: why some inputs have no gradient.
     """
 
     first: tuple[Traced, ...]
-    of: dict[str, tuple[Traced, ...]]
+    of: Mapping[str, tuple[Traced | Added, ...]]
     saved: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def programs(self, names: Collection[str]) -> list[Traced]:
+        """What is run for the gradients of some inputs: the intermediates that are read, then all others."""
+        made = [p for n, ps in self.of.items() if n in names for of in ps for p in programs_of(of)]
+        return [*self.needed(made), *made]
+
+    def needed(self, programs: Iterable[Traced]) -> list[Traced]:
+        """The intermediates that some programs read, in order."""
+        read = {n for p in programs for n in p.inputs}
+        kept: list[Traced] = []
+        for t in reversed(self.first):
+            if t.outputs[0] in read:
+                kept.insert(0, t)
+                read |= set(t.inputs)
+        return kept
+
+
+def programs_of(p: Traced | Added) -> tuple[Traced, ...]:
+    return p.programs if isinstance(p, Added) else (p,)
 
 
 def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
@@ -40,7 +61,7 @@ def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
     back = Back(t, s, part)
     back.visit(s.values[part], back.seed, back.order, ())
     of = back.programs()
-    return Gradient(tuple(back.first), of)
+    return Gradient(tuple(back.first), of, refused=back.refused)
 
 
 def remaining(t: Traced, nth: int, part: int) -> Traced:

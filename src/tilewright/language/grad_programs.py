@@ -7,22 +7,26 @@ In: a traced program, one of its statements and one of its targets. Out: `Back`,
     d_s[f] = sum(t, d_y[t, f] * x[t, f]), t listed     and no part in that of others
 
 Where lists belong to groups (a list of k's for each 32 rows) and a gradient adds up over these, it runs over all, and
-an intermediate says what is named:
+an intermediate says what is named (`unlisted`):
 
     y[i, n] = sum(k, x[i, k] * w[n, k]), k listed for i
  -> named[i, k] = 1, k listed for i;  d_w[n, k] = sum(i, where(named[i, k] != 0, d_y[i, n] * x[i, k], 0))
+
+What is read through an index array may be read several times: its gradient is added up after the program (`Added`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.coord import Assign, Index, Listed, Reduce, Stored, groups_of
-from tilewright.ir.expr import Expr, Load, ne, select
+from tilewright.ir.expr import Const, Expr, Load, ne, select
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import substitute, transform, walk
-from tilewright.language.grad_rules import ONE, ZERO, Found, Rules, outside, product
+from tilewright.language.grad_rules import ONE, ZERO, Found, Rules, accesses, outside, product
 from tilewright.language.trace import Ref, Traced
+from tilewright.support.errors import TilewrightError
 
 Sized = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
@@ -39,6 +43,25 @@ def free_name(t: Traced, name: str) -> str:
     return name
 
 
+@dataclass(frozen=True)
+class Added:
+    """Parts of a gradient of which several may belong to one element: `values`, and the programs that say where.
+
+    arrays: what the access is read through. values have the dimensions of `places` first, then those of the access
+    that are no part of `dims`.
+    """
+
+    load: Load
+    arrays: tuple[str, ...]
+    values: Traced
+    places: tuple[Traced, ...]
+    dims: tuple[int, ...]
+
+    @property
+    def programs(self) -> tuple[Traced, ...]:
+        return (self.values, *self.places)
+
+
 class Back(Rules):
     """Programs of what the walk over a target's value finds."""
 
@@ -49,10 +72,16 @@ class Back(Rules):
         self.first: list[Traced] = []
         self.refs: dict[str, Ref] = {}
         self.named: dict[Index, Ref] = {}
+        self.refused: dict[str, str] = {}
         target, value = s.targets[part], s.values[part]
         self.seed = Load(self.ref(d_of(t, target.buffer.name)), target.indices)
         self.outside = tuple(outside(value))
         self.order = self.indices(target)
+        for n in walk(target.indices):
+            if isinstance(n, Load) and n.buffer.name not in t.unique:
+                raise self.refuse(
+                    f"{n.buffer.name}, by which {target} is written, may name something twice"
+                )
         groups = {g for n in s.listed for g in groups_of(n)}
         held = (ix for ix in self.order if ix.within is not None)
         self.inner = {ix.within[0]: ix for ix in held if ix.within and ix.within[0] in groups}
@@ -111,22 +140,60 @@ class Back(Rules):
 
     # --- programs ---------------------------------------------------------------------------------
 
-    def programs(self) -> dict[str, tuple[Traced, ...]]:
-        made: dict[str, list[Traced]] = {}
+    def programs(self) -> dict[str, tuple[Traced | Added, ...]]:
+        """For each access the programs whose sum is its gradient; `refused` says of some why they have none."""
+        made: dict[str, list[Traced | Added]] = {}
         for load, g, axes, held in self.merged():
-            name = load.buffer.name
-            if not all(isinstance(ix, Index) for ix in load.indices) and not self.unique(load):
-                raise self.refuse(f"{load} is read through an index array")
-            present = {n for n in walk(g) if isinstance(n, Load)}
+            name, present = load.buffer.name, {n for n in walk(g) if isinstance(n, Load)}
             missing = [s for s in dict.fromkeys(held) if s.access not in present | {load}]
-            body = self.summed(load, g * product(missing), axes)
-            if len(load.indices) > 1:
-                body = Stored(load) * body
-            nth = len(made.get(name, ()))
-            label = f"{self.label}_d_{name}{nth or ''}"
-            target = Load(self.ref(d_of(self.t, name)), load.indices)
-            made.setdefault(name, []).append(self.program(label, target, body, name))
+            label = f"{self.label}_d_{name}{len(made.get(name, ())) or ''}"
+            way = self.stored if self.once(load) else self.added
+            try:
+                made.setdefault(name, []).append(way(label, load, g * product(missing), axes))
+            except TilewrightError as why:
+                self.refused.setdefault(name, why.names["got"])
         return {n: tuple(ps) for n, ps in made.items()}
+
+    def once(self, load: Load) -> bool:
+        """Whether an access names every element at most once, and nothing that is not there."""
+
+        def sure(ix: Expr) -> bool:
+            if isinstance(ix, Load) and ix.buffer.name in self.t.unique:
+                return all(isinstance(n, Index) for n in ix.indices)
+            return isinstance(ix, Index | Const)
+
+        return all(map(sure, load.indices))
+
+    def stored(self, label: str, load: Load, g: Expr, axes: tuple[Index, ...]) -> Traced:
+        """d_x[j, f] = sum(i, g)"""
+        target = Load(self.ref(d_of(self.t, load.buffer.name)), load.indices)
+        body = self.summed(target, g, axes)
+        if len(load.indices) > 1:
+            body = Stored(load) * body
+        return self.program(label, target, body, load.buffer.name)
+
+    def added(self, label: str, load: Load, g: Expr, axes: tuple[Index, ...]) -> Added:
+        """x[t[p], f]  ->  more[p, f] = sum(i, g), to be added where at[p] = t[p] says"""
+        plain = [ix for ix in load.indices if isinstance(ix, Index)]
+        through = tuple(ix for ix in load.indices if not isinstance(ix, Index))
+        named = self.indices(Load(load.buffer, through))
+        rest = {ix for ix in plain if ix not in named and plain.count(ix) == 1}
+        dims = tuple(d for d, ix in enumerate(load.indices) if ix not in rest)
+        named = tuple(dict.fromkeys([*named, *(ix for ix in plain if ix not in rest)]))
+        last = tuple(ix for ix in plain if ix in rest)
+        arrays = tuple(n for n in walk(through) if isinstance(n, Load))
+        held = accesses((*arrays, g))
+        mine = [a for a in held if all(isinstance(ix, Index) and ix in named for ix in a.indices)]
+        target = Load(self.ref(free_name(self.t, f"more_{load.buffer.name}")), (*named, *last))
+        body = product(map(Stored, mine)) * self.summed(target, g, axes)
+        values = self.program(f"{label}_more", target, body)
+        there = product(Stored(a, "i64") for a in mine)
+        places = []
+        for d in dims:
+            at = Load(self.ref(free_name(self.t, f"at{d}")), named)
+            made = self.program(f"{label}_at{d}", at, load.indices[d] * there)
+            places.append(replace(made, typed=((at.buffer.name, "i64"),)))
+        return Added(load, tuple(a.buffer.name for a in arrays), values, tuple(places), dims)
 
     def summed(self, load: Load, body: Expr, axes: tuple[Index, ...]) -> Expr:
         """The sum over all axes that an access does not have; parts of a range have their number in it."""
@@ -156,11 +223,6 @@ class Back(Rules):
                 (g, held) if before is None else (before[0] + g, (*before[1], *held))
             )
         return [(load, g, axes, held) for (load, axes), (g, held) in total.items()]
-
-    def unique(self, load: Load) -> bool:
-        """Whether an indirect access names every element at most once (declared by the program)."""
-        lists = [n.buffer.name for ix in load.indices for n in walk(ix) if isinstance(n, Load)]
-        return all(n in self.t.unique for n in lists)
 
     def program(self, label: str, target: Load, value: Expr, like: str | None = None) -> Traced:
         """One output. like: an input that is as large; intermediates keep the accumulator's dtype."""

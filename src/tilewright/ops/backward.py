@@ -8,18 +8,29 @@ In: what the forward call had, and the gradients of its outputs. Out: one gradie
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from torch import Tensor
 
 from tilewright.ir.coord import Assign
 from tilewright.ir.expr import FLOATS
-from tilewright.language.grad import Gradient, d_of, reads, remaining, whole, writes
+from tilewright.language.grad import (
+    Gradient,
+    d_of,
+    programs_of,
+    reads,
+    remaining,
+    whole,
+    writes,
+)
+from tilewright.language.grad_programs import Added
 from tilewright.language.grad_rules import outside
 from tilewright.language.trace import Traced, source_of
+from tilewright.ops.adding import added
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
 from tilewright.ops.dtypes import name_of
@@ -139,18 +150,7 @@ def _leave(work: _Work, came: dict[str, Tensor], nth: int, part: int) -> None:
     came[name] = work.result(remaining(t, nth, part))
 
 
-def _needed(first: Sequence[Traced], programs: Sequence[Traced]) -> list[Traced]:
-    """The intermediates that are read, in order."""
-    read = {n for p in programs for n in p.inputs}
-    kept: list[Traced] = []
-    for t in reversed(first):
-        if t.outputs[0] in read:
-            kept.insert(0, t)
-            read |= set(t.inputs)
-    return kept
-
-
-@cache
+@functools.cache
 def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]) -> list[Step]:
     """The statements that the gradients of some inputs will run, as far as that is known beforehand."""
     made = entry(program, backend, device)
@@ -163,8 +163,7 @@ def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]
     steps: list[Step] = []
     try:
         for gradient in _reverses(made, asked):
-            programs = [p for n in asked for p in gradient.of.get(n, ())]
-            for t in (*_needed(gradient.first, programs), *programs):
+            for t in gradient.programs(asked):
                 if t.name not in TEMPLATES:
                     register(t)
                 text = program_text(t.name, tuple(args[n] for n in with_structures(t, args)))
@@ -228,10 +227,34 @@ class _Work:
 
     def gradients(self, gradient: Gradient, asked: set[str]) -> dict[str, Tensor]:
         """Intermediates, then the gradients of what is asked for."""
+        for n in sorted(asked & gradient.refused.keys()):
+            raise self.refuse(gradient.refused[n])
         wanted = {n: ps for n, ps in gradient.of.items() if n in asked}
-        for t in _needed(gradient.first, [p for ps in wanted.values() for p in ps]):
+        for t in gradient.needed(p for ps in wanted.values() for of in ps for p in programs_of(of)):
             self.add(t.outputs[0], self.result(t))
-        return {n: self.total(ps) for n, ps in wanted.items()}
+        return {n: functools.reduce(operator.add, map(self.part, ps)) for n, ps in wanted.items()}
+
+    def part(self, p: Traced | Added) -> Tensor:
+        """One of the parts of a gradient."""
+        if isinstance(p, Traced):
+            return self.result(p)
+        name, read = p.load.buffer.name, {n for t in p.programs for n in t.inputs}
+        if self.args[name].kind != "dense":
+            raise self.refuse(f"{p.load} is sparse, and read through an index array")
+        homes = {self.home(n) for n in read if self.args[n].kind != "dense"}
+        if len(homes) > 1 and homes & {self.home(n) for n in p.arrays}:
+            raise self.refuse(f"{p.load} is read through what is stored apart from other operands")
+        values, *at = (self.result(t) for t in p.programs)
+        if any(t.shape != values.shape[: t.dim()] for t in at):
+            raise self.refuse(f"{p.load} is read through what has another structure")
+        return added(self.tensors[name], values, at, p.dims)
+
+    def home(self, name: str) -> str:
+        """The argument whose structure an argument has."""
+        return self.args[name].kind.removeprefix("like:") if ":" in self.args[name].kind else name
+
+    def refuse(self, got: str) -> Exception:
+        return error("no-gradient", name=plain(self.entry.template.traced.name), got=got)
 
     def result(self, t: Traced) -> Tensor:
         if t.name not in TEMPLATES:
@@ -242,9 +265,3 @@ class _Work:
         names = [v.name for v in self.entry.template.traced.scalars]
         floats = [self.floats[names.index(v.name)] for v in t.scalars]
         return self.run(program_text(t.name, args), tensors, ints, floats)[0]
-
-    def total(self, programs: Sequence[Traced]) -> Tensor:
-        made = self.result(programs[0])
-        for t in programs[1:]:
-            made = made + self.result(t)
-        return made

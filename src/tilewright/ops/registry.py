@@ -113,7 +113,7 @@ def register(traced: Traced, own: Gradient | None = None) -> Template:
     made = TEMPLATES[traced.name] = Template(traced, own)
     if own is not None:
         told = next((words for n, words in WORDS.items() if traced.name.startswith(n)), traced.name)
-        for p in (*own.first, *(p for of in own.of.values() for p in of)):
+        for p in own.programs(own.of):
             if any(isinstance(n, Listed) for n in walk(p.body)):
                 ONCE[p.name] = told
     return made
