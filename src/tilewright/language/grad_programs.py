@@ -206,7 +206,16 @@ class Back(Rules):
                 body = substitute(body, {ix.within[0]: ix // ix.within[1]})
                 axes = tuple(a for a in axes if a is not ix.within[0])
         over = tuple(ix for ix in axes if ix not in mine)
+        body = body * product(Stored(a) for ix in over for a in self.sizing(ix, body))
         return Reduce(monoids("f32")["sum"], over, (body,)) if over else body
+
+    def sizing(self, ix: Index, body: Expr) -> list[Load]:
+        """A vector that says how far an index goes, where nothing else does: sum(g, b[g] - s[i]) has n_g of s[i]."""
+        if any(isinstance(n, Load) and ix in n.indices for n in walk(body)):
+            return []
+        own = (self.origin.get(ix, ix),)
+        vectors = (n for n in walk(self.s.values) if isinstance(n, Load) and n.indices == own)
+        return [Load(n.buffer, (ix,)) for n in vectors][:1]
 
     def lists(self, e: Any) -> tuple[Listed, ...]:
         """The lists of the axes in an expression, and of the groups of these."""

@@ -143,6 +143,21 @@ class Rules:
             return self.kept[e]
         return rebuild(e, lambda c: self.settled(c, axes))
 
+    def found_again(self, e: Reduce) -> Reduce:
+        """The same with the reductions inside computed once: another kernel may add up in another order.
+
+        Not where an operand beside them has two of their indices: that may be sparse, as in `settled`.
+        """
+        beside = tuple(outside(e.args))
+
+        def once(n: Any) -> Any:
+            if not isinstance(n, Reduce):
+                return rebuild(n, once)
+            free = {*self.free(n)}
+            return n if any(len(free & {*a.indices}) > 1 for a in beside) else self.keep(n)
+
+        return Reduce(e.monoid, e.over, rebuild(e.args, once), e.part)
+
     def slope(self, op: str, e: Expr, a: Expr) -> Expr:
         """The derivative of e = op(a), from the value where that is shorter."""
         if op not in SLOPES:
@@ -167,7 +182,8 @@ class Rules:
             self.softmax(e, g, axes, drives)
             return
         if e.monoid.reverse is not None:
-            given = (*e.args, self.keep(e), g)
+            same = self.found_again(e)
+            given = (*same.args, self.keep(same), g)
             for arg, inner in zip(e.args, apply(e.monoid.reverse, given), strict=True):
                 self.visit(arg, inner, wide, drives)
             return
@@ -180,8 +196,8 @@ class Rules:
                 count = self.keep(Reduce(monoids("f32")["sum"], e.over, (ones,)))
                 inner = g / count
             case "max" | "min":
-                best = self.keep(e)
-                hit = select(eq(arg, best), ONE, ZERO)
+                same = self.found_again(e)
+                hit = select(eq(same.args[0], self.keep(same)), ONE, ZERO)
                 ties = self.keep(Reduce(monoids("f32")["sum"], e.over, (hit,)))
                 inner = g * hit / ties
             case "logsumexp":
