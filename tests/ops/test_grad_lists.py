@@ -242,6 +242,24 @@ def soft_groups(x: Any, v: Any, b: Any, ks: Any, count: Any, y: Any) -> None:
     y[i, n] = tw.softmax_sum(k, x[i, k], v[n, k]) * b[i]
 
 
+@tw.program
+def rows_of_a_group(x: Any, w: Any, ks: Any, count: Any, y: Any) -> None:
+    """The group is an axis of the output, and its rows are summed up."""
+    I, n, p = tw.axes("I n p")
+    i = tw.part(I, 2, "i")
+    k = tw.listed("k", ks[I, p], p, below=count[I])
+    y[I, n] = tw.sum((i, k), x[i, k] * w[n, k])
+
+
+@tw.program
+def pairs(x: Any, b: Any, s: Any, ks: Any, count: Any, y: Any) -> None:
+    """What is named is an axis of the output."""
+    I, g, p = tw.axes("I g p")
+    i = tw.part(I, 2, "i")
+    k = tw.listed("k", ks[I, p], p, below=count[I])
+    y[i, k] = x[i, k] * b[k] * s[i] * tw.mean(g, x[i, g])
+
+
 def groups(place: Place) -> tuple[Tensor, Tensor, Tensor]:
     """Three lists of 4 k's or less for 5 rows, and where they name x."""
     ks = torch.tensor([[3, 1, 0, 0], [2, 0, 3, 1], [2, 2, 2, 2]], dtype=torch.int32)
@@ -252,13 +270,18 @@ def groups(place: Place) -> tuple[Tensor, Tensor, Tensor]:
     return ks.to(place.device), count.to(place.device), kept.to(place.device)
 
 
-@pytest.mark.parametrize("name", ["by_groups", "each_group", "soft_groups"])
+GROUPS = {
+    "by_groups": (by_groups, ((5, 4), (3, 4))),
+    "each_group": (each_group, ((5, 4), (3, 4), (5,))),
+    "soft_groups": (soft_groups, ((5, 4), (3, 4), (5,))),
+    "rows_of_a_group": (rows_of_a_group, ((5, 4), (3, 4))),
+    "pairs": (pairs, ((5, 4), (4,), (5,))),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
 def test_groups(name: str, fast: Place) -> None:
-    program, shapes = {
-        "by_groups": (by_groups, ((5, 4), (3, 4))),
-        "each_group": (each_group, ((5, 4), (3, 4), (5,))),
-        "soft_groups": (soft_groups, ((5, 4), (3, 4), (5,))),
-    }[name]
+    program, shapes = GROUPS[name]
     ks, count, _ = groups(fast)
     given = [leaf(randn(*s, seed=n, dtype=F64)).to(fast.device) for n, s in enumerate(shapes)]
     assert gradcheck(lambda *t: program(*t, ks, count), tuple(given))
@@ -386,3 +409,19 @@ def test_groups_that_no_output_has(fast: Place) -> None:
     y = shared(x, w, two, lists, torch.full_like(two, 2))
     with pytest.raises(tw.TilewrightError, match=r"(?s)t, which has lists of its own.*y\[q, n\]"):
         y.sum().backward()
+
+
+@tw.program
+def weighted(q: Any, v: Any, b: Any, ks: Any, count: Any, y: Any) -> None:
+    """A softmax that is the same for all groups."""
+    I, n, p = tw.axes("I n p")
+    i = tw.part(I, 2, "i")
+    k = tw.listed("k", ks[I, p], p, below=count[I])
+    y[i, k] = tw.softmax_sum(n, q[n], v[n, k]) * b[i]
+
+
+def test_a_score_for_all_groups(fast: Place) -> None:
+    ks, count, _ = groups(fast)
+    q, v, b = (leaf(randn(*z, device=fast.device)) for z in ((3,), (3, 4), (5,)))
+    with pytest.raises(tw.TilewrightError, match="one for all groups that have lists of k"):
+        weighted(q, v, b, ks, count).sum().backward()

@@ -362,3 +362,28 @@ def test_into_entries(fast: Place) -> None:
     y = into_entries(tw.SparseTensor.from_dense(dense), x)
     with pytest.raises(tw.TilewrightError, match=r"writes into y where a\[i, j\] has entries"):
         y.sum().backward()
+
+
+# --- prepared structures, and transforms ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["normalised", "edges", "graph_softmax", "norm_after"])
+def test_prepared(name: str, where: Place) -> None:
+    """With a transpose and work lists."""
+    case = CASES[name]
+    A, given = inputs(case, torch.float32, where, seed=3)
+    A.prepare()
+    wide = [leaf(t.double()) for t in given]
+    made, want = outputs(case, A, tuple(given)), dense_outputs(case, A, tuple(wide))
+    back = [randn(*t.shape, seed=n, device=where.device) for n, t in enumerate(made)]
+    told = torch.autograd.grad(want, wide, [t.double() for t in back])
+    for a, b in zip(torch.autograd.grad(made, given, back), told, strict=True):
+        close(a.double(), b, torch.float32)
+
+
+def test_transforms(fast: Place) -> None:
+    A, (_, x) = inputs(CASES["normalised"], F64, fast)
+    some = lambda x: normalised(A, x)[1].square().sum()
+    xs = randn(2, *x.shape, dtype=F64, device=fast.device)
+    each = torch.stack([torch.autograd.grad(some(leaf_), leaf_)[0] for leaf_ in map(leaf, xs)])
+    close(torch.vmap(torch.func.grad(some))(xs), each)

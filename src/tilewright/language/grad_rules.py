@@ -223,6 +223,11 @@ class Rules:
         self.visit(value, g * p, (*axes, *e.over), drives)
         rest = tuple(ix for ix in axes if ix in self.free(score))
         extra = tuple(ix for ix in axes if ix not in rest)
+        for n in (self.listed[ix] for ix in extra if ix in self.listed):
+            if not {*self.groups(n)} <= {*rest}:
+                raise self.refuse(
+                    f"the score is one for all groups that have lists of {n.index.name}"
+                )
         pull = self.over(extra, g * value) - self.keep_over(extra, g * mean)
         self.visit(score, p * pull, (*rest, *e.over), drives)
 
