@@ -22,10 +22,8 @@ from tilewright.language.grad import (
     Gradient,
     d_of,
     programs_of,
-    reads,
     remaining,
     whole,
-    writes,
 )
 from tilewright.language.grad_programs import Added
 from tilewright.language.grad_rules import outside
@@ -73,22 +71,23 @@ def _gradients(
     work: _Work, made: Entry, came: dict[str, Tensor], wanted: set[str]
 ) -> dict[str, Tensor]:
     """came: the gradients of outputs. Those of intermediates join them, and in the end those of inputs."""
-    traced = made.template.traced
-    if made.template.own is not None:
+    template, traced = made.template, made.template.traced
+    if template.own is not None:
         return _own(work, made, came, wanted)
     asked = _reached(made, wanted)
     for nth in reversed(range(len(traced.body))):
         s = traced.body[nth]
-        if not isinstance(s, Assign) or came.keys().isdisjoint(writes(s)):
+        if not isinstance(s, Assign) or came.keys().isdisjoint(template.writes[nth]):
             continue
         with locating(source_of(s), s):
-            _check_order(traced, nth)
+            if template.early[nth]:
+                raise work.refuse(f"{template.early[nth]} is read before it is written to the end")
             found: dict[str, Tensor] = {}
             for part, target in enumerate(s.targets):
                 name = target.buffer.name
-                if name in came and reads(s) & asked:
+                if name in came and template.reads[nth] & asked:
                     work.add_like(d_of(traced, name), name, came[name])
-                    add_up(found, work.gradients(made.template.reverse(nth, part), asked))
+                    add_up(found, work.gradients(template.reverse(nth, part), asked))
                 if name in came:
                     _leave(work, came, nth, part)
             add_up(came, found)
@@ -117,33 +116,26 @@ def add_up(total: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
 
 def _reached(made: Entry, wanted: set[str]) -> set[str]:
     """What gradients are asked of: inputs, and the numbers that statements make of them."""
-    asked = set(wanted)
-    for s in made.template.traced.body:
-        if isinstance(s, Assign) and reads(s) & asked:
-            asked |= {n for n in writes(s) if made.made[n].dtype in FLOATS}
+    asked, t = set(wanted), made.template
+    for s, read, written in zip(t.traced.body, t.reads, t.writes, strict=True):
+        if isinstance(s, Assign) and read & asked:
+            asked |= {n for n in written if made.made[n].dtype in FLOATS}
     return asked
-
-
-def _check_order(t: Traced, nth: int) -> None:
-    """What a statement read must be what it is in the end."""
-    for s in t.body[nth:]:
-        for name in sorted(writes(s) & reads(t.body[nth])):
-            got = f"{name} is read before it is written to the end, by {s}"
-            raise error("no-gradient", name=plain(t.name), got=got)
 
 
 def _leave(work: _Work, came: dict[str, Tensor], nth: int, part: int) -> None:
     """What a statement leaves of the gradient of its target to those that wrote it before."""
-    t = work.entry.template.traced
+    template, t = work.entry.template, work.entry.template.traced
     s = t.body[nth]
     target = s.targets[part]
     name = target.buffer.name
-    before = any(name in writes(e) for e in t.body[:nth])
+    if not any(name in written for written in template.writes[:nth]):
+        del came[name]
+        return
     sparse = [a for a in outside(s.values[part]) if work.args[a.buffer.name].kind != "dense"]
-    if before and sparse and work.entry.made[name].kind == "dense":
-        got = f"it writes into {name} where {sparse[0]} has entries"
-        raise error("no-gradient", name=plain(t.name), got=got)
-    if not before or whole(s, target):
+    if sparse and work.entry.made[name].kind == "dense":
+        raise work.refuse(f"it writes into {name} where {sparse[0]} has entries")
+    if whole(s, target):
         del came[name]
         return
     work.add_like(d_of(t, name), name, came[name])

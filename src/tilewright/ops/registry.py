@@ -73,10 +73,25 @@ class Template:
         )
 
     @cached_property
+    def reads(self) -> tuple[set[str], ...]:
+        """The names that each statement reads."""
+        return tuple(map(reads, self.traced.body))
+
+    @cached_property
+    def writes(self) -> tuple[set[str], ...]:
+        """The names that each statement assigns."""
+        return tuple(map(writes, self.traced.body))
+
+    @cached_property
+    def early(self) -> tuple[str, ...]:
+        """Of each statement what it reads before it is written to the end, if there is such a thing."""
+        each = enumerate(self.reads)
+        return tuple(min(set().union(*self.writes[n:]) & read, default="") for n, read in each)
+
+    @cached_property
     def saved(self) -> tuple[int, ...]:
         """Which outputs the gradient reads, or later statements: they are kept for it."""
-        read = {n for s in self.traced.body for n in reads(s)}
-        names = read if self.own is None else self.own.saved
+        names = set().union(*self.reads) if self.own is None else self.own.saved
         return tuple(k for k, n in enumerate(self.traced.outputs) if n in names)
 
     @cached_property
