@@ -150,10 +150,11 @@ def through_an_index(m: pytest.MonkeyPatch, p: Path) -> None:
     @tw.program
     def pick(x: Any, at: Any, y: Any) -> None:
         i, f = tw.axes("i f")
-        y[i, f] = x[at[i], f] * 2.0
+        y.sized(x.dim(0), x.dim(1))
+        y[at[i], f] = x[i, f] * 2.0
 
     x = torch.ones(3, 2, requires_grad=True)
-    pick(x, torch.tensor([0, 0])).sum().backward()
+    pick(x, torch.tensor([0, 0, 1])).sum().backward()
 
 
 @raises("parse")

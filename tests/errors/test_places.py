@@ -78,7 +78,8 @@ def second_statement(a: Any, x: Any, h: Any, y: Any) -> None:
 @tw.program
 def through_an_index(x: Any, at: Any, y: Any) -> None:
     i, f = tw.axes("i f")
-    y[i, f] = x[at[i], f] * 2.0
+    y.sized(x.dim(0), x.dim(1))
+    y[at[i], f] = x[i, f] * 2.0
 
 
 @tw.program
@@ -89,7 +90,7 @@ def good(a: Any, x: Any, y: Any) -> None:
 
 def no_gradient() -> None:
     x = torch.ones(3, 2, requires_grad=True)
-    through_an_index(x, torch.tensor([0, 0])).sum().backward()
+    through_an_index(x, torch.tensor([0, 0, 1])).sum().backward()
 
 
 CASES: dict[str, tuple[Callable[[], Any], Any, type[Exception], str, str]] = {
@@ -132,8 +133,8 @@ CASES: dict[str, tuple[Callable[[], Any], Any, type[Exception], str, str]] = {
         no_gradient,
         through_an_index,
         NoGradient,
-        "y[i, f] = x[at[i], f] * 2.0",
-        "x[at[i], f]",
+        "y[at[i], f] = x[i, f] * 2.0",
+        "y[at[i], f]",
     ),
 }
 

@@ -205,11 +205,18 @@ def test_refusals(name: str) -> None:
     assert told in str(why.value)
 
 
-def test_no_gradient() -> None:
-    x, w = data()
-    program, held = given("rows", x.requires_grad_(), w)
-    with pytest.raises(TilewrightError, match="compacted axis"):
-        run(program, held, [])[0].sum().backward()
+@pytest.mark.parametrize("name", CASES)
+def test_gradient(name: str, where: Place) -> None:
+    """That of what is named; w has the one of the whole product, since nothing but zeros is left out."""
+    x, w = (t.requires_grad_() for t in data(where.device))
+    program, held = given(name, x, w)
+    y = run(program, held, [])[0]
+    back = torch.randn_like(y)
+    dx, dw = torch.autograd.grad(y, (x, w), back)
+    want = torch.autograd.grad(x @ w.T, (x, w), back)
+    named = kept(name, x.detach(), listed(name, x.detach()))
+    torch.testing.assert_close(dx, want[0] * named, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(dw, want[1], rtol=1e-4, atol=1e-4)
 
 
 def test_a_tile_called_like_a_size(where: Place) -> None:

@@ -104,3 +104,34 @@ def test_no_gradient(word: str, where: Place) -> None:
     y = DENSE[word](leaf(randn(3, 4, device=where.device)))
     with pytest.raises(tw.TilewrightError, match=rf"(?s){word} has no derivative.*y\[i\] = {word}"):
         y.sum().backward()
+
+
+@tw.program
+def nearest(x: Any, w: Any, s: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[j] = tw.max(i, tw.sum(f, x[i, f] * w[j, f]) - s[i])
+
+
+@pytest.mark.parametrize("width", [3, 37])
+def test_the_largest_of_sums(width: int, where: Place) -> None:
+    """The largest is found again by its value: sums inside are made once, and not in another order."""
+    shapes = ((9, width), (4, width), (9,))
+    x, w, s = (
+        leaf(randn(*z, seed=n, dtype=F64, device=where.device)) for n, z in enumerate(shapes)
+    )
+    got = torch.autograd.grad(nearest(x, w, s).square().sum(), (x, w, s))
+    want = torch.autograd.grad((x @ w.T - s[:, None]).amax(0).square().sum(), (x, w, s))
+    for a, b in zip(got, want, strict=True):
+        close(a, b)
+
+
+@tw.program
+def apart(b: Any, s: Any, y: Any) -> None:
+    i, g = tw.axes("i g")
+    y[i] = tw.sum(g, b[g] - s[i])
+
+
+def test_a_sum_of_what_does_not_change(where: Place) -> None:
+    """Only b says how many terms have s[i]."""
+    b, s = (leaf(randn(n, dtype=F64, device=where.device)) for n in (5, 3))
+    assert gradcheck(apart, (b, s))

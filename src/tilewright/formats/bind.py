@@ -315,7 +315,7 @@ class _Bind:
         lead = self.structure_of(target, value)
         if lead is not None:
             t, trail = lead
-            dtype = self.result_dtype()
+            dtype = dict(self.traced.typed).get(name, self.result_dtype())
             shape = (*self.held(t), *(n for _, n in trail))
             return grown(name, dtype, t, trail, Buffer(name, dtype, shape, "out"), "out")
         hints = dict(self.traced.sized).get(name)

@@ -79,6 +79,13 @@ class _Trace:
     listed: list[Listed] = field(default_factory=list)
     typed: dict[str, str] = field(default_factory=dict)
 
+    def assign(self, s: Assign) -> None:
+        """A statement, with the lists of the axes in it."""
+        self.assigned |= {t.buffer.name: None for t in s.targets}
+        named = {n for n in walk(s) if isinstance(n, Index)}
+        lists = tuple(n for n in self.listed if n.index in named)
+        self.body.append(replace(s, listed=lists))
+
 
 class Param:
     """What a traced function sees: `x[j, f]` reads, `y[i, f] = ...` writes and sums over indices it lacks.
@@ -96,13 +103,8 @@ class Param:
         return Load(self._ref, tuple(const(e) for e in (at if isinstance(at, tuple) else (at,))))
 
     def __setitem__(self, at: Any, value: Any) -> None:
-        target = self[at]
-        self._trace.assigned.setdefault(self._ref.name)
         where = statement_of(sys._getframe(1))
-        made = Assign((target,), (const(value),), where)
-        named = {n for n in walk(made) if isinstance(n, Index)}
-        lists = tuple(n for n in self._trace.listed if n.index in named)
-        self._trace.body.append(replace(made, listed=lists))
+        self._trace.assign(Assign((self[at],), (const(value),), where))
 
     @property
     def bare(self) -> Load:
@@ -149,11 +151,8 @@ _CURRENT: list[_Trace] = []
 
 def outputs(*targets: Load, value: Parts) -> None:
     """Several outputs of one reduction: outputs(o[i, d], lse[i], value=softmax_sum_lse(j, s, v))"""
-    trace = _CURRENT[-1]
-    for t in targets:
-        trace.assigned.setdefault(t.buffer.name)
     where = statement_of(sys._getframe(1))
-    trace.body.append(Assign(targets, tuple(value.parts(len(targets))), where))
+    _CURRENT[-1].assign(Assign(targets, tuple(value.parts(len(targets))), where))
 
 
 def append(

@@ -1,22 +1,38 @@
-"""Gradients of a program string: intermediates first, then one program for each input that wants one.
+"""Gradients of a program string: its statements in reverse, of each the intermediates, then a program for each input.
 
 In: what the forward call had, and the gradients of its outputs. Out: one gradient (or None) for each tensor.
+
+    h[i, f] = sum(j, a[i, j] * x[j, f])        d_h of what reads h, and what came for h itself
+    y[i, f] = relu(h[i, f])                    d_h[i, f] = d_y[i, f] * where(h[i, f] > 0, 1, 0); then d_a, d_x
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from torch import Tensor
 
-from tilewright.language.grad import d_of
+from tilewright.ir.coord import Assign
+from tilewright.ir.expr import FLOATS
+from tilewright.language.grad import (
+    Gradient,
+    d_of,
+    programs_of,
+    remaining,
+    whole,
+)
+from tilewright.language.grad_programs import Added
+from tilewright.language.grad_rules import outside
 from tilewright.language.trace import Traced, source_of
+from tilewright.ops.adding import added
 from tilewright.ops.args import Arg, dense_arg, program_text
 from tilewright.ops.backend import backend_of
-from tilewright.ops.entry import Entry, entry, like_arg, structure_of
+from tilewright.ops.dtypes import name_of
+from tilewright.ops.entry import Entry, entry
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.ops.step import Step
 from tilewright.support.errors import TilewrightError, error
@@ -37,80 +53,129 @@ def backward(
     """saved: the outputs that `Template.saved` names."""
     made = entry(program, backend_of(tensors[0].device), tensors[0].get_device())
     traced = made.template.traced
-    s = traced.body[0]
     try:
-        with locating(source_of(s), s):
-            work = _Work(run, made, tensors, ints, floats)
-            for k, t in zip(made.template.saved, saved, strict=True):
-                work.add(traced.outputs[k], t)
-            return _gradients(work, made, grads, needs)
+        work = _Work(run, made, tensors, ints, floats)
+        for k, t in zip(made.template.saved, saved, strict=True):
+            work.add_like(traced.outputs[k], traced.outputs[k], t)
+        wanted = {n for n, need in zip(made.names, needs, strict=True) if need}
+        came = {n: g for n, g in zip(traced.outputs, grads, strict=True) if g is not None}
+        found = _gradients(work, made, came, wanted)
     except TilewrightError as why:
         if why.vague:
             why.where = f"the gradient of {plain(traced.name)}"
         raise
+    return [found.get(n) if n in wanted else None for n in made.names]
 
 
 def _gradients(
-    work: _Work, made: Entry, grads: Sequence[Tensor | None], needs: Sequence[bool]
-) -> list[Tensor | None]:
-    outs = made.template.traced.outputs
-    for k, g in enumerate(grads[1:], 1):
-        if g is not None:
-            raise error(
-                "no-gradient",
-                name=plain(made.template.traced.name),
-                got=f"output {outs[k]} has none",
-            )
-    if grads[0] is None:
-        return [None] * len(needs)
-    work.add_gradient(d_of(made.template.traced, outs[0]), grads[0])
-    wanted = [n for n, need in zip(made.names, needs, strict=True) if need]
-    gradient = made.template.grad
-    for t in _needed(gradient.first, [p for n in wanted for p in gradient.of.get(n, ())]):
-        work.add_result(t)
-    found = {n: work.total(gradient.of[n]) for n in wanted if n in gradient.of}
-    return [found.get(n) if need else None for n, need in zip(made.names, needs, strict=True)]
+    work: _Work, made: Entry, came: dict[str, Tensor], wanted: set[str]
+) -> dict[str, Tensor]:
+    """came: the gradients of outputs. Those of intermediates join them, and in the end those of inputs."""
+    template, traced = made.template, made.template.traced
+    if template.own is not None:
+        return _own(work, made, came, wanted)
+    asked = _reached(made, wanted)
+    for nth in reversed(range(len(traced.body))):
+        s = traced.body[nth]
+        if not isinstance(s, Assign) or came.keys().isdisjoint(template.writes[nth]):
+            continue
+        with locating(source_of(s), s):
+            if template.early[nth]:
+                raise work.refuse(f"{template.early[nth]} is read before it is written to the end")
+            found: dict[str, Tensor] = {}
+            for part, target in enumerate(s.targets):
+                name = target.buffer.name
+                if name in came and template.reads[nth] & asked:
+                    work.add_like(d_of(traced, name), name, came[name])
+                    add_up(found, work.gradients(template.reverse(nth, part), asked))
+                if name in came:
+                    _leave(work, came, nth, part)
+            add_up(came, found)
+    return came
 
 
-def _needed(first: Sequence[Traced], programs: Sequence[Traced]) -> list[Traced]:
-    """The intermediates that are read, in order."""
-    read = {n for p in programs for n in p.inputs}
-    kept: list[Traced] = []
-    for t in reversed(first):
-        if t.outputs[0] in read:
-            kept.insert(0, t)
-            read |= set(t.inputs)
-    return kept
+def _own(work: _Work, made: Entry, came: dict[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
+    """By a gradient that the program brings: of its first output."""
+    traced, s = made.template.traced, made.template.traced.body[0]
+    first = traced.outputs[0]
+    with locating(source_of(s), s):
+        for name in came:
+            if name != first:
+                got = f"output {name} has none"
+                raise error("no-gradient", name=plain(traced.name), got=got)
+        if first not in came:
+            return {}
+        work.add_like(d_of(traced, first), first, came[first])
+        return work.gradients(made.template.reverse(), wanted)
 
 
-@cache
+def add_up(total: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+    for name, g in more.items():
+        total[name] = total[name] + g if name in total else g
+
+
+def _reached(made: Entry, wanted: set[str]) -> set[str]:
+    """What gradients are asked of: inputs, and the numbers that statements make of them."""
+    asked, t = set(wanted), made.template
+    for s, read, written in zip(t.traced.body, t.reads, t.writes, strict=True):
+        if isinstance(s, Assign) and read & asked:
+            asked |= {n for n in written if made.made[n].dtype in FLOATS}
+    return asked
+
+
+def _leave(work: _Work, came: dict[str, Tensor], nth: int, part: int) -> None:
+    """What a statement leaves of the gradient of its target to those that wrote it before."""
+    template, t = work.entry.template, work.entry.template.traced
+    s = t.body[nth]
+    target = s.targets[part]
+    name = target.buffer.name
+    if not any(name in written for written in template.writes[:nth]):
+        del came[name]
+        return
+    sparse = [a for a in outside(s.values[part]) if work.args[a.buffer.name].kind != "dense"]
+    if sparse and work.entry.made[name].kind == "dense":
+        raise work.refuse(f"it writes into {name} where {sparse[0]} has entries")
+    if whole(s, target):
+        del came[name]
+        return
+    work.add_like(d_of(t, name), name, came[name])
+    came[name] = work.result(remaining(t, nth, part))
+
+
+@functools.cache
 def later_steps(program: str, backend: str, device: int, wanted: tuple[str, ...]) -> list[Step]:
     """The statements that the gradients of some inputs will run, as far as that is known beforehand."""
     made = entry(program, backend, device)
     if not wanted:
         return []
+    asked = _reached(made, set(wanted))
+    args = {a.name: a for a in made.args} | made.made
+    seeds = {n: d_of(made.template.traced, n) for n in made.made}
+    args |= {d: replace(args[n], name=d) for n, d in seeds.items()}
+    steps: list[Step] = []
     try:
-        gradient = made.template.grad
-        first = made.template.traced.outputs[0]
-        written = [(s, t) for s in made.steps for t in s.bound.program.outputs]
-        last, out = next((s, t) for s, t in written if t.name == first)
-        args = {a.name: a for a in made.args}
-        for s in made.steps:
-            args |= {t.name: made.arg_of(t, s) for t in s.bound.program.outputs}
-        seed = d_of(made.template.traced, out.name)
-        args[seed] = replace(made.arg_of(out, last), name=seed)
-        programs = [p for n in wanted for p in gradient.of.get(n, ())]
-        steps: list[Step] = []
-        for t in (*_needed(gradient.first, programs), *programs):
-            if t.name not in TEMPLATES:
-                register(t)
-            text = program_text(t.name, tuple(args[n] for n in with_structures(t, args)))
-            steps += entry(text, backend, device).steps
-            result = steps[-1].bound.program.outputs[0]
-            args[result.name] = Arg(result.name, "dense", result.dtype, len(result.shape))
+        for gradient in _reverses(made, asked):
+            for t in gradient.programs(asked):
+                if t.name not in TEMPLATES:
+                    register(t)
+                text = program_text(t.name, tuple(args[n] for n in with_structures(t, args)))
+                more = entry(text, backend, device)
+                steps += more.steps
+                args |= more.made
     except TilewrightError:
         return []
     return steps
+
+
+def _reverses(made: Entry, asked: set[str]) -> Iterator[Gradient]:
+    """The gradients of all statements that are asked for one, the last one first."""
+    if made.template.own is not None:
+        yield made.template.own
+        return
+    for nth, s in reversed(list(enumerate(made.template.traced.body))):
+        for part, target in enumerate(s.targets if isinstance(s, Assign) else ()):
+            if target.buffer.name in asked:
+                yield made.template.reverse(nth, part)
 
 
 def with_structures(t: Traced, args: Mapping[str, Arg]) -> list[str]:
@@ -139,22 +204,49 @@ class _Work:
         self.tensors = dict(zip(made.names, tensors, strict=True))
         self.ints = dict(zip(made.int_names, ints, strict=False))
 
-    def add_gradient(self, name: str, g: Tensor) -> None:
-        """The gradient of an output: on a structure when the output was."""
-        program = self.entry.steps[-1].bound.program
-        lead = structure_of(program.outputs[0], program, self.entry.args)
-        g = g.contiguous()
-        self.args[name] = (
-            dense_arg(name, g) if lead is None else like_arg(name, g, lead.name, lead.block)
-        )
-        self.tensors[name] = g
+    def add_like(self, name: str, out: str, t: Tensor) -> None:
+        """An output, or its gradient: on a structure when the output is."""
+        made = self.entry.made[out]
+        if made.kind == "dense":
+            self.add(name, t.contiguous())
+            return
+        self.args[name] = replace(made, name=name, dtype=name_of(t.dtype))
+        self.tensors[name] = t.contiguous()
 
     def add(self, name: str, t: Tensor) -> None:
         self.args[name] = dense_arg(name, t)
         self.tensors[name] = t
 
-    def add_result(self, t: Traced) -> None:
-        self.add(t.outputs[0], self.result(t))
+    def gradients(self, gradient: Gradient, asked: set[str]) -> dict[str, Tensor]:
+        """Intermediates, then the gradients of what is asked for."""
+        for n in sorted(asked & gradient.refused.keys()):
+            raise self.refuse(gradient.refused[n])
+        wanted = {n: ps for n, ps in gradient.of.items() if n in asked}
+        for t in gradient.needed(p for ps in wanted.values() for of in ps for p in programs_of(of)):
+            self.add(t.outputs[0], self.result(t))
+        return {n: functools.reduce(operator.add, map(self.part, ps)) for n, ps in wanted.items()}
+
+    def part(self, p: Traced | Added) -> Tensor:
+        """One of the parts of a gradient."""
+        if isinstance(p, Traced):
+            return self.result(p)
+        name, read = p.load.buffer.name, {n for t in p.programs for n in t.inputs}
+        if self.args[name].kind != "dense":
+            raise self.refuse(f"{p.load} is sparse, and read through an index array")
+        homes = {self.home(n) for n in read if self.args[n].kind != "dense"}
+        if len(homes) > 1 and homes & {self.home(n) for n in p.arrays}:
+            raise self.refuse(f"{p.load} is read through what is stored apart from other operands")
+        values, *at = (self.result(t) for t in p.programs)
+        if any(t.shape != values.shape[: t.dim()] for t in at):
+            raise self.refuse(f"{p.load} is read through what has another structure")
+        return added(self.tensors[name], values, at, p.dims)
+
+    def home(self, name: str) -> str:
+        """The argument whose structure an argument has."""
+        return self.args[name].kind.removeprefix("like:") if ":" in self.args[name].kind else name
+
+    def refuse(self, got: str) -> Exception:
+        return error("no-gradient", name=plain(self.entry.template.traced.name), got=got)
 
     def result(self, t: Traced) -> Tensor:
         if t.name not in TEMPLATES:
@@ -165,9 +257,3 @@ class _Work:
         names = [v.name for v in self.entry.template.traced.scalars]
         floats = [self.floats[names.index(v.name)] for v in t.scalars]
         return self.run(program_text(t.name, args), tensors, ints, floats)[0]
-
-    def total(self, programs: Sequence[Traced]) -> Tensor:
-        made = self.result(programs[0])
-        for t in programs[1:]:
-            made = made + self.result(t)
-        return made

@@ -16,7 +16,6 @@ from tilewright.ir.coord import Tensor as Tensor_
 from tilewright.ir.drive import root
 from tilewright.language.trace import Traced
 from tilewright.ops.args import Arg, read_program
-from tilewright.ops.dtypes import name_of
 from tilewright.ops.registry import Template, template
 from tilewright.ops.step import Step
 
@@ -57,6 +56,12 @@ class Entry:
         if lead is not None:
             return Arg(out.name, f"like:{lead.name}", out.dtype, len(out.shape), block=lead.block)
         return Arg(out.name, "dense", out.dtype, len(out.shape))
+
+    @cached_property
+    def made(self) -> dict[str, Arg]:
+        """The outputs as arguments of what comes later."""
+        each = ((t, s) for s in self.steps for t in s.bound.program.outputs)
+        return {t.name: self.arg_of(t, s) for t, s in each}
 
     def forward(
         self, tensors: Sequence[Tensor], ints: Sequence[int], floats: Sequence[float]
@@ -131,9 +136,3 @@ def structure_of(out: Tensor_, program: Program, args: Sequence[Arg]) -> Arg | N
     same = {t.name for t in program.inputs if t.sparse and root(t) is root(out)}
     held = {a.kind[5:] if a.kind.startswith("like:") else a.name for a in args if a.name in same}
     return next(a for a in args if a.name in held)
-
-
-def like_arg(name: str, t: Tensor, structure: str, block: str) -> Arg:
-    """Values on the structure of another argument."""
-    rank = t.dim() + 1 - (2 if block != "1x1" else 0)
-    return Arg(name, f"like:{structure}", name_of(t.dtype), rank, block=block)

@@ -45,7 +45,7 @@ def rows_product(x: Param, w: Param, rows: Param, y: Param) -> None:
 
 
 _ROWS = register(trace(rows_product))
-_BIASED = register(with_bias(_ROWS.traced), biased_gradient(_ROWS.grad))
+_BIASED = register(with_bias(_ROWS.traced), biased_gradient(_ROWS.reverse()))
 
 
 @public

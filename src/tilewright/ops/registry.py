@@ -2,7 +2,7 @@
 
 register(traced)                 # under its name; users' programs carry a hash
 register(traced, own)            # with a gradient of its own, in programs as well
-template("spmm_sum").grad        # reverse mode, when somebody asks
+template("spmm_sum").reverse()   # reverse mode of a statement, when somebody asks
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.ir.coord import Append, Assign, Stmt
+from tilewright.ir.coord import Listed
 from tilewright.ir.node import walk
-from tilewright.language.grad import Gradient, gradient
+from tilewright.language.grad import Gradient, gradient, reads, writes
 from tilewright.language.trace import Ref, Traced, source_of
 from tilewright.pit.joins import joins
-from tilewright.support.errors import TilewrightError
+from tilewright.support.errors import TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import locating
 
-ONCE = {  # programs of gradients, in the words of those who call them
-    "listed_linear_to_": "tw.linear(sparse=), tw.ops.matmul or masked_linear",
-    "grouped_product_to_": "tw.ops.grouped_matmul",
+WORDS = {  # programs of gradients, in the words of those who call them
+    "listed_linear_": "tw.linear(sparse=), tw.ops.matmul or masked_linear",
+    "grouped_product_": "tw.ops.grouped_matmul",
 }
 
 
@@ -53,7 +53,7 @@ class Template:
         if len(t.body) == len(body):
             return t
         refs = {m.name: m for m in walk(body) if isinstance(m, Ref)}
-        outs = {name for s in body for name in _written(s)}
+        outs = {name for s in body for name in writes(s)}
         for asked in (dims for n, dims in t.sized if n in outs and t.ref(n) in refs.values()):
             refs |= {n: t.ref(n) for n, _ in asked}
         inputs = tuple(x for x in refs if x not in outs)
@@ -72,39 +72,65 @@ class Template:
             body=body,
         )
 
-    @property
+    @cached_property
+    def reads(self) -> tuple[set[str], ...]:
+        """The names that each statement reads."""
+        return tuple(map(reads, self.traced.body))
+
+    @cached_property
+    def writes(self) -> tuple[set[str], ...]:
+        """The names that each statement assigns."""
+        return tuple(map(writes, self.traced.body))
+
+    @cached_property
+    def early(self) -> tuple[str, ...]:
+        """Of each statement what it reads before it is written to the end, if there is such a thing."""
+        each = enumerate(self.reads)
+        return tuple(min(set().union(*self.writes[n:]) & read, default="") for n, read in each)
+
+    @cached_property
     def saved(self) -> tuple[int, ...]:
-        """Which outputs the gradient reads: they are kept for it."""
-        names = self.own.saved if self.own else ()
+        """Which outputs the gradient reads, or later statements: they are kept for it."""
+        names = set().union(*self.reads) if self.own is None else self.own.saved
         return tuple(k for k, n in enumerate(self.traced.outputs) if n in names)
 
     @cached_property
-    def grad(self) -> Gradient:
+    def reverses(self) -> dict[tuple[int, int], Gradient]:
+        return {}
+
+    def reverse(self, nth: int = 0, part: int = 0) -> Gradient:
+        """The gradient of a target of a statement, made once; one of its own is that of the whole program."""
         if self.own is not None:
             return self.own
-        s = self.traced.body[0]
-        try:
-            with locating(source_of(s), s):
-                return gradient(self.traced)
-        except TilewrightError as why:
-            why.names["name"] = plain(why.names.get("name", ""))
-            told = next((words for n, words in ONCE.items() if self.traced.name.startswith(n)), "")
-            if told:
-                why.names |= {"name": f"the gradient of {told}", "got": "it has a gradient once"}
-            raise
+        if (nth, part) not in self.reverses:
+            self.reverses[nth, part] = self._reverse(nth, part)
+        return self.reverses[nth, part]
 
-
-def _written(s: Stmt) -> set[str]:
-    if isinstance(s, Append):
-        return {s.list.name, s.count.name}
-    return {m.buffer.name for m in s.targets} if isinstance(s, Assign) else set()
+    def _reverse(self, nth: int, part: int) -> Gradient:
+        s, name = self.traced.body[nth], self.traced.name
+        with locating(source_of(s), s):
+            if name in ONCE:
+                got = "it has a gradient once"
+                raise error("no-gradient", name=f"the gradient of {ONCE[name]}", got=got)
+            try:
+                return gradient(self.traced, nth, part)
+            except TilewrightError as why:
+                why.names["name"] = plain(why.names.get("name", ""))
+                raise
 
 
 TEMPLATES: dict[str, Template] = {}
+# Programs over lists in gradients that operators bring: where a list leaves out zeros, their second gradients are not 0
+ONCE: dict[str, str] = {}
 
 
 def register(traced: Traced, own: Gradient | None = None) -> Template:
     made = TEMPLATES[traced.name] = Template(traced, own)
+    if own is not None:
+        told = next((words for n, words in WORDS.items() if traced.name.startswith(n)), traced.name)
+        for p in own.programs(own.of):
+            if any(isinstance(n, Listed) for n in walk(p.body)):
+                ONCE[p.name] = told
     return made
 
 
