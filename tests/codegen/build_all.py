@@ -437,6 +437,7 @@ def waits(ptx: str) -> bool:
 
 def build(names: list[str]) -> None:
     driver.compile_triton = offline
+    torch.set_num_threads(2)  # plans depend on it, as on the cores of a GPU
     # Launches write nothing: what is read afterwards is 0, not what memory held.
     torch.Tensor.new_empty = torch.Tensor.new_zeros  # type: ignore[method-assign]
     with backend("triton"):
