@@ -20,6 +20,7 @@ from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.formats import alternatives, clearly, may_cut, possible, worth_cutting
 from tilewright.ops.settings import feature_width, pack
 from tilewright.ops.spaces import SETTINGS, fits_registers
+from tilewright.runtime.build_c import far
 from tilewright.runtime.caches import sizes
 from tilewright.runtime.likeness import ranks
 from tilewright.runtime.ranges import make_range_list
@@ -204,9 +205,11 @@ def alike_pays(s: Structure, row_bytes: int, value_bytes: int, both: bool) -> bo
     key = ("alike", row_bytes, value_bytes, both)
     if key not in s.plans:
         assert s.indices is not None
-        then, beyond = visits_of(s).columns, sum(s.shape) * row_bytes > max(sizes().values())
-        read = row_bytes if both and beyond else 0
-        s.plans[key] = saved(s.indices, then, s.shape[0], row_bytes, value_bytes, read) > 0
+        then, held = visits_of(s).columns, sum(s.shape) * row_bytes
+        read = row_bytes if both and held > max(sizes().values()) else 0
+        alone = both or torch.get_num_threads() == 1 or held > far()
+        told = s.shape[0], row_bytes, value_bytes, read, 0 if alone else row_bytes
+        s.plans[key] = saved(s.indices, then, *told) > 0
     found: bool = s.plans[key]
     return found
 

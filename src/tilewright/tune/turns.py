@@ -2,7 +2,7 @@
 
 In: the columns of a structure as its rows come, and as they would come; the bytes of a gathered row. Out: seconds that
 the other order saves: gathers that miss a cache, at what a line from behind it takes, less what rows cost whose
-values do not follow one another in memory.
+values and results do not follow one another in memory.
 
     saved(indices, visits.columns, rows, 512, 4) > 0
 """
@@ -19,16 +19,28 @@ ROOM = 0.8  # of a cache, for gathered rows
 BEHIND = {1: 0.10e-9, 2: 0.35e-9, 3: 0.6e-9}  # seconds of a line from behind each cache (fitted)
 # Of a row, a line of values and a line of what rows read by number, that do not follow the ones before (fitted).
 TURN, JUMP, READ = 2e-9, 8e-9, 0.6e-9
+# Of a result's line beside one of the same row, where threads write neighbours: caches ask for what another one holds.
+BESIDE = 0.1e-9
 
 
 def saved(
-    now: Tensor, then: Tensor, rows: int, row_bytes: int, value_bytes: int, read: int = 0
+    now: Tensor,
+    then: Tensor,
+    rows: int,
+    row_bytes: int,
+    value_bytes: int,
+    read: int = 0,
+    written: int = 0,
 ) -> float:
-    """Seconds of one thread that a call saves. read: bytes that a row reads by its number, from beyond all caches."""
+    """Seconds of one thread that a call saves.
+
+    read: bytes that a row reads by its number, from beyond all caches; written: those that it leaves in them.
+    """
     lines = max(row_bytes / LINE, 1.0)
     gained = 0.0
     for level, size in sizes().items():
         room = int(ROOM * size) // max(row_bytes, LINE)
         gained += (missing(now, room) - missing(then, room)) * BEHIND.get(level, 0.0)
-    lost = rows * (TURN + read / LINE * READ) + len(now) * value_bytes / LINE * JUMP
+    lost = rows * (TURN + read / LINE * READ + (written / LINE) ** 2 * BESIDE)
+    lost += len(now) * value_bytes / LINE * JUMP
     return len(now) * lines * gained - lost
