@@ -19,6 +19,7 @@ ROOM = 0.8  # of a cache, for gathered rows
 BEHIND = {1: 0.10e-9, 2: 0.35e-9, 3: 0.6e-9}  # seconds of a line from behind each cache (fitted)
 # Of a row, a line of values and a line of what rows read by number, that do not follow the ones before (fitted).
 TURN, JUMP, READ = 2e-9, 8e-9, 0.6e-9
+NEAR = 0.25  # of that, where a thread's own cache holds all entries
 # Of a result's line beside one of the same row, where threads write neighbours: caches ask for what another one holds.
 BESIDE = 0.1e-9
 
@@ -41,6 +42,8 @@ def saved(
     for level, size in sizes().items():
         room = int(ROOM * size) // max(row_bytes, LINE)
         gained += (missing(now, room) - missing(then, room)) * BEHIND.get(level, 0.0)
-    lost = rows * (TURN + read / LINE * READ + (written / LINE) ** 2 * BESIDE)
-    lost += len(now) * value_bytes / LINE * JUMP
+    held = len(now) * (now.itemsize + value_bytes)
+    near = NEAR if held <= sizes()[2] else 1.0
+    lost = near * (rows * TURN + len(now) * value_bytes / LINE * JUMP)
+    lost += rows * (read / LINE * READ + (written / LINE) ** 2 * BESIDE)
     return len(now) * lines * gained - lost
