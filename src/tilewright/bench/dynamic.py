@@ -87,7 +87,8 @@ def _case(run: Run, case: Case, probe: ModuleType | None) -> dict[str, Any]:
     if case.granularity == "row":
         held = x[x.ne(0).any(1)]
         row["rows_kept"] = held.shape[0]
-        calls += [Peer("kept", lambda: functional.linear(held, w), given=True), _alone(x, w)]
+        calls += [Peer("kept", lambda: functional.linear(held, w), given=True)]
+        calls += [_alone(x, w)] if x.is_cuda else []
     for call, ms in _times(run, calls, others):
         row[f"{call.name}_given_ms" if call.given else f"{call.name}_ms"] = ms
     return row | _derived(run, row, x.element_size())
@@ -194,7 +195,8 @@ def _derived(run: Run, row: dict[str, Any], itemsize: int) -> dict[str, Any]:
     made["floor_share"] = ratio(floor, made["best_ms"])
     made["over_dense"] = ratio(row["dense_ms"], made["best_ms"])
     made["over_peer"] = ratio(made["peer_ms"], made["best_ms"])
-    made["kept_share"] = ratio(row.get("kept_given_ms"), row.get("rows_alone_given_ms"))
+    alone = row.get("rows_alone_given_ms", row.get("rows_given_ms"))  # a CPU has no launch of its own
+    made["kept_share"] = ratio(row.get("kept_given_ms"), alone)
     return made
 
 
