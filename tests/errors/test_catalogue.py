@@ -95,6 +95,12 @@ def transformed(m: pytest.MonkeyPatch, p: Path) -> None:
     torch.compile(lambda x: made(x), backend="eager")(torch.ones(3, 2))
 
 
+@raises("jit-trace")
+def recorded(m: pytest.MonkeyPatch, p: Path) -> None:
+    A = tw.SparseTensor.from_torch(eye())
+    torch.jit.trace(lambda x: tw.spmm(A, x), torch.ones(3, 2))
+
+
 # --- language ---------------------------------------------------------------------------------------
 
 
@@ -143,6 +149,17 @@ def forward_mode(m: pytest.MonkeyPatch, p: Path) -> None:
     x = torch.ones(3, 2)
     A = tw.SparseTensor.from_dense(torch.eye(3))
     torch.func.jvp(lambda t: tw.spmm(A, t), (x,), (x,))
+
+
+@raises("two-forms")
+def dense_then_sparse(m: pytest.MonkeyPatch, p: Path) -> None:
+    @tw.program
+    def both(a: Any, b: Any, y: Any) -> None:
+        i, j = tw.axes("i j")
+        y[i, j] = b[i, j]
+        y[i, j] = a[i, j] * 2.0
+
+    both(eye(), torch.ones(3, 3))
 
 
 @raises("no-gradient")

@@ -31,3 +31,11 @@ def test_tensors_are_refused(other: object) -> None:
     for call in (lambda: A * other, lambda: A / other):
         with pytest.raises(tw.TilewrightError, match="a number or a SparseTensor"):
             call()
+
+
+def test_heads_are_refused() -> None:
+    A = tw.SparseTensor.from_dense(DENSE)
+    B = A.with_values(torch.ones(3, 2))
+    for call in (lambda: A + B, lambda: B * A, lambda: A - B):
+        with pytest.raises(tw.TilewrightError, match=r"(?s)'s values.*one value for each entry"):
+            call()

@@ -16,7 +16,7 @@ from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.call import call
 from tilewright.ops.registry import register
-from tilewright.ops.sparse import as_rows, rows_first, without_duplicates
+from tilewright.ops.sparse import as_rows, rows_first, stored_rank, without_duplicates
 from tilewright.support.errors import error, said
 
 
@@ -76,6 +76,9 @@ def _matrices(where: str, a: Any, b: Any, inner: bool = False) -> tuple[SparseTe
     for name, t in (("A", a), ("B", b)):
         if not isinstance(t, SparseTensor):
             raise error("not-sparse", where=where, name=name, got=type(t).__name__)
+        if t.values is not None and t.values.dim() > stored_rank(t.structure):
+            got, expected = tuple(t.values.shape), "one value for each entry"
+            raise error("shape", where=where, name=f"{name}'s values", got=got, expected=expected)
     fits = a.shape[1] == b.shape[0] if inner else tuple(a.shape) == tuple(b.shape)
     if not fits:
         expected = f"{a.shape[1]} rows" if inner else f"{said(tuple(a.shape))}, as A"

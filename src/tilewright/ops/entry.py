@@ -18,6 +18,7 @@ from tilewright.language.trace import Traced
 from tilewright.ops.args import Arg, read_program
 from tilewright.ops.registry import Template, template
 from tilewright.ops.step import Step
+from tilewright.support.errors import error
 
 
 class Entry:
@@ -48,7 +49,17 @@ class Entry:
                 if out.name not in names:
                     names.append(out.name)
                     args.append(self.arg_of(out, step))
+                self.check_form(step, out, next(a for a in args if a.name == out.name))
         return made
+
+    def check_form(self, step: Step, out: Tensor_, first: Arg) -> None:
+        """An output that several statements write is of one form."""
+        kind = self.arg_of(out, step).kind
+        if kind != first.kind:
+            forms = {True: "dense", False: "on the structure of an operand"}
+            got = f"{forms[first.kind == 'dense']}, then {forms[kind == 'dense']}"
+            with step.locating():
+                raise error("two-forms", name=out.name, got=got)
 
     def arg_of(self, out: Tensor_, made: Step) -> Arg:
         """The argument that an output is to later statements: on a structure when it has one."""

@@ -147,6 +147,7 @@ torch.library.register_fake("tilewright::run", _fake, lib=_LIBRARY)
 
 
 _modes = torch._C._len_torch_dispatch_stack
+_recorded = torch._C._get_tracing_state
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -157,7 +158,13 @@ def plainly(tensors: Sequence[Tensor]) -> bool:
 
 def eager() -> bool:
     """No mode or transform is in force."""
-    return not (torch.compiler.is_compiling() or _modes() or _transforms() is not None or _duals())
+    return not (
+        torch.compiler.is_compiling()
+        or _modes()
+        or _transforms() is not None
+        or _duals()
+        or _recorded() is not None
+    )
 
 
 def _duals() -> bool:
@@ -185,6 +192,8 @@ def run(
         if _transformed():
             name = plain(program.partition("|")[0])
             raise error("transform-in-compile", where="torch.compile", name=name)
+    elif _recorded() is not None:
+        raise error("jit-trace", where="torch.jit.trace", name=plain(program.partition("|")[0]))
     elif _transforms() is not None:
         return list(_Transformed.apply(program, ints, floats, *tensors))
     made: list[Tensor] = _RUN(program, tensors, ints, floats)

@@ -170,6 +170,19 @@ CATALOGUE: dict[str, Entry] = {
         "leave the transform outside, or write backward() or torch.autograd.grad instead of it",
         got="torch.func.grad, vjp, jacrev or vmap in a compiled function",
     ),
+    "jit-trace": Entry(
+        FormatError,
+        "{name} cannot be recorded by torch.jit.trace",
+        "eager code, torch.compile or torch.export",
+        "export with torch.export.export, or compile with torch.compile",
+        got="a call that is being traced, of which only the empty output would be recorded",
+    ),
+    "two-forms": Entry(
+        LanguageError,
+        "{name} is written in two forms",
+        "one form for one output",
+        "give what one of the statements writes a name of its own",
+    ),
     "dense-by-sparse": Entry(
         FormatError,
         "a dense tensor times a SparseTensor is no operator",
