@@ -254,6 +254,7 @@ COMPILED = {
     "unsupported",
     "unknown-axis",
     "rank",
+    "two-forms",
     "no-gradient",
     "illegal",
     "no-compiler",
