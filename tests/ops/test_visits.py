@@ -286,3 +286,21 @@ def test_rows_are_asked_for_ahead() -> None:
         plan = tw.sddmm.plan(A, torch.randn(40, width), torch.randn(30, width), {"alike": 0})
         told[width] = "prefetch(i, 4)" in map(str, plan.kernel.schedule)
     assert told == {32: False, 128: True, 256: True, 512: False}
+
+
+@tw.program
+def two_sides(a, b, x, z, y):  # type: ignore[no-untyped-def]
+    i, j, k, f = tw.axes("i j k f")
+    y[i, f] = tw.sum(k, b[i, k] * z[k, f]) + tw.sum(j, a[i, j] * x[j, f])
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_of_two_matrices(swapped: bool) -> None:
+    """The order is that of one of them, and its columns are taken for no other's."""
+    A, first = matrix(40, 30, 0.3, seed=8)
+    B, second = matrix(40, 50, 0.1, seed=9)
+    x, z = torch.randn(30, 8), torch.randn(50, 8)
+    a, b = (A.prepare(), B) if swapped else (A, B.prepare())
+    close(two_sides(a, b, x, z), first @ x + second @ z)
+    close(two_sides(A.prepare(), B.prepare(), x, z), first @ x + second @ z)

@@ -195,9 +195,8 @@ def _derived(run: Run, row: dict[str, Any], itemsize: int) -> dict[str, Any]:
     made["floor_share"] = ratio(floor, made["best_ms"])
     made["over_dense"] = ratio(row["dense_ms"], made["best_ms"])
     made["over_peer"] = ratio(made["peer_ms"], made["best_ms"])
-    alone = row.get(
-        "rows_alone_given_ms", row.get("rows_given_ms")
-    )  # a CPU has no launch of its own
+    # a CPU has no launch of its own
+    alone = row.get("rows_alone_given_ms", row.get("rows_given_ms"))
     made["kept_share"] = ratio(row.get("kept_given_ms"), alone)
     return made
 

@@ -172,7 +172,8 @@ class Step(Statement):
         p = self.bound.program
         if knobs.fallback() and not build_c.available():
             return Ready(self, driver.compile_slow(p))
-        options = replace(driver.COptions.of(unpack(packed)), visit=bool(self.visits))
+        table = f"{self.walked.removesuffix('indptr')}indices" if self.visits else ""
+        options = replace(driver.COptions.of(unpack(packed)), visit=table)
         return Ready(self, driver.compile_c(p, exact, options))
 
     def make_triton(self, asked: Asked) -> Ready:

@@ -40,11 +40,8 @@ VECTOR = 16
 PARTS = 16  # lanes of partial sums
 COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
 AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
-ROWS, LEAST, MOST = (
-    4,
-    512,
-    1024,
-)  # rows ahead, and the bytes of a row for which that pays (measured)
+# Rows ahead, and the bytes of a row for which that pays (measured).
+ROWS, LEAST, MOST = 4, 512, 1024
 PLAIN = ("neg", "abs", "relu", "sqrt")
 
 
@@ -67,20 +64,12 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
 def _rows(s: Scheduled, options: COptions) -> Scheduled:
     """Rows with entries in the order of a list, and what they read again and again asked for ahead, where the machine
     does not do so by itself."""
-    made = _visit(s) if options.visit else s
+    made = _tried(s, "visit", _rows_of(s), options.visit) if options.visit else s
     name = _rows_of(made)
     size = row_bytes(made.program, name) if name else 0
     if not options.prefetch or not size or (made is s and not LEAST <= size <= MOST):
         return made
     return _tried(made, "prefetch", name, ROWS)
-
-
-def _visit(s: Scheduled) -> Scheduled:
-    """Rows in the order of a list, if they can come in another one."""
-    name = _rows_of(s)
-    tables = (b.name for b in s.program.buffers if b.role == "index" and name)
-    tried = (_tried(s, "visit", name, b) for b in tables)
-    return next((made for made in tried if made is not s), s)
 
 
 def _rows_of(s: Scheduled) -> str:

@@ -68,14 +68,14 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 @dataclass(frozen=True)
 class COptions:
     """grain: iterations a thread takes at once, at most; prefetch: kilobytes of gathered rows that are asked for ahead
-    (0: none); width: lanes of the feature loop; fuse: products and sums may become one instruction; visit: rows come in
-    the order of a list."""
+    (0: none); width: lanes of the feature loop; fuse: products and sums may become one instruction; visit: the index
+    array of rows that come in the order of a list."""
 
     grain: int = GRAIN
     prefetch: int = 16
     width: int = 128
     fuse: bool = True
-    visit: bool = False
+    visit: str = ""
 
     @staticmethod
     def of(setting: Setting) -> COptions:
