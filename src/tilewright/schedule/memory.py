@@ -110,10 +110,12 @@ def _ahead(p: flat.Program, loop: Loop, table: Buffer, distance: int) -> Expr:
     How far beyond its end a row may look is the same for all its entries.
     """
     rows = [e.buffer for e in (loop.lo, loop.hi) if isinstance(e, Load)]
+    known = lambda e: all(v in p.sizes for v in walk(e) if isinstance(v, Var))
     if len(rows) == 2 and rows[0] == rows[1] and len(rows[0].shape) == 1:
-        known = all(v in p.sizes for v in walk(table.shape[0]) if isinstance(v, Var))
-        end = table.shape[0] if known else Load(rows[0], (rows[0].shape[0] - 1,))
-        return loop.var + minimum(const(distance), end - loop.hi)
+        ends = (table.shape[0], Load(rows[0], (rows[0].shape[0] - 1,)))
+        end = next((e for e in ends if known(e)), None)
+        if end is not None:
+            return loop.var + minimum(const(distance), end - loop.hi)
     return minimum(loop.var + distance, loop.hi - 1)
 
 
