@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tilewright.ops import plans
 from tilewright.ops.plans import alike_pays, visits_of
 from tilewright.ops.ready import served
 from tilewright.ops.spaces import c as space
+from tilewright.runtime import caches
 from tilewright.runtime.caches import sizes
 from tilewright.runtime.visits import make_visits, missing
 from tilewright.tune.turns import saved
@@ -247,7 +249,6 @@ def test_it_pays_where_rows_share_columns_that_a_cache_forgets() -> None:
     near = sizes()[2] // 512
     s = families(4 * near, 4 * near, 16).prepare().structure
     assert alike_pays(s, 512, 4, False)
-    assert not alike_pays(s, 4, 4, False) or s.shape[1] * 4 > sizes()[1]
     assert s.indices is not None
     then = visits_of(s).columns
     assert missing(then, near) < 0.5 * missing(s.indices, near)
@@ -304,3 +305,19 @@ def test_rows_of_two_matrices(swapped: bool) -> None:
     a, b = (A.prepare(), B) if swapped else (A, B.prepare())
     close(two_sides(a, b, x, z), first @ x + second @ z)
     close(two_sides(A.prepare(), B.prepare(), x, z), first @ x + second @ z)
+
+
+def test_caches_are_those_that_the_system_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caches, "ROOT", tmp_path)
+    ask = caches.sizes.__wrapped__
+    assert ask() == caches.USUAL
+    for n, told in enumerate(
+        (("1", "64K", "Instruction"), ("1", "48K", "Data"), ("2", "512K", "Unified"))
+    ):
+        at = tmp_path / f"index{n}"
+        at.mkdir()
+        for name, text in zip(("level", "size", "type"), told, strict=True):
+            (at / name).write_text(text + "\n")
+    assert ask() == {1: 48 << 10, 2: 512 << 10}

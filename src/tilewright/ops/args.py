@@ -22,12 +22,13 @@ from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.ops.backend import cpu_backend, place_of
 from tilewright.ops.dtypes import name_of
+from tilewright.schedule.visit import ARRAYS
 
 LIST = ("units", "segs", "done", "work")
 T_LIST = ("t_units", "t_segs", "t_done", "t_work")
 E_LIST = ("e_units", "e_segs")  # parts of rows, for what is done entry by entry
-VISITS = ("visit_rows", "visit_shift", "visit_begin", "visit_columns")  # rows in another order
-T_VISITS = ("t_visit_rows", "t_visit_shift", "t_visit_begin", "t_visit_columns")
+VISITS = ARRAYS  # rows in another order
+T_VISITS = tuple(f"t_{n}" for n in ARRAYS)
 REMEMBERED = 4096
 _TEXTS: dict[object, str] = {}
 

@@ -201,10 +201,8 @@ def _recipe(
     names, more = visiting(s, z.shape[1:].numel(), z.itemsize, choice.setting, grad, both=True)
     if names:
         arg = sparse_arg("a", a, (*made.arrays, *names))
-        text, choice = (
-            program_text(name, (arg, dense_arg("x", x), dense_arg("z", z))),
-            in_turns(choice),
-        )
+        text = program_text(name, (arg, dense_arg("x", x), dense_arg("z", z)))
+        choice = in_turns(choice)
     return Recipe(text, [*made.tensors, *more], ints, choice)
 
 

@@ -14,8 +14,8 @@ ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
 @functools.cache
 def sizes() -> dict[int, int]:
-    """Bytes of each level; the usual ones where nothing is told."""
-    made = dict(USUAL)
+    """Bytes of each level; the usual ones where nothing is told of them, a third only if nothing is told at all."""
+    made: dict[int, int] = {}
     for at in ROOT.glob("index*"):
         try:
             level, size, kind = ((at / n).read_text().strip() for n in ("level", "size", "type"))
@@ -23,4 +23,4 @@ def sizes() -> dict[int, int]:
             continue
         if kind != "Instruction" and size[:-1].isdecimal() and size.endswith("K"):
             made[int(level)] = int(size[:-1]) << 10
-    return made
+    return {1: USUAL[1], 2: USUAL[2], **made} if made else USUAL

@@ -37,10 +37,6 @@ def visit(p: flat.Program, rows: str, array: str) -> flat.Program:
     if len(pointers) != 1 or not all(_bounded(s, loop) for s in entries):
         why = f"what is read by {array} is not all between two numbers of one array of {rows}"
         raise illegal(what, why, ir=loop)
-    if any(isinstance(s, Loop) and s.kind != "serial" for s in entries):
-        raise illegal(
-            what, f"the entries of {rows} are not serial", "take this step first", ir=loop
-        )
     unused(p, what, *ARRAYS)
     (pointer,) = pointers
     shapes = (loop.hi,), (loop.hi,), (loop.hi + 1,), table.shape
