@@ -9,6 +9,7 @@ from ops.places import Place
 
 import tilewright as tw
 from tilewright.formats.convert import source_coordinates
+from tilewright.ops.spaces import PARTS
 
 OPS = {
     "dot": lambda x, z: (x * z).sum(-1),
@@ -168,3 +169,15 @@ def test_matrices_of_nothing_in_other_formats(format: str, op: str, where: Place
     A = tw.SparseTensor.from_dense(torch.zeros(5, 7, device=where.device)).to_format(format)
     x, z = randn(5, 3, device=where.device), randn(7, 3, seed=2, device=where.device)
     assert not tw.sddmm(A, x, z, op=op).to_dense().any()
+
+
+@pytest.mark.parametrize("setting", [p for p in PARTS if p["width"] <= 32][-2:], ids=str)
+def test_settings_over_parts_of_rows(setting: dict[str, int], tiled: Place) -> None:
+    """What tuning tries beside tiles of entries, rows that share columns side by side among them."""
+    dense = matrix(23, 17, 0.3, device=tiled.device)
+    A = tw.SparseTensor.from_dense(dense).prepare()
+    x, z = randn(23, 40, device=tiled.device), randn(17, 40, seed=1, device=tiled.device)
+    tried = tw.sddmm.subject(A, x, z)
+    assert setting in tried.shown
+    want = (x @ z.T * dense)[dense != 0]
+    close(tried.make(setting)()[0], want)

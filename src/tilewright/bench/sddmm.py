@@ -38,15 +38,6 @@ TILES = [
         *((16, 64, 4), (16, 64, 2), (64, 32, 2), (16, 128, 2), (32, 64, 2), (128, 32, 8)),
     )
 ]
-# parts of rows: x is loaded once for all entries of a part
-PARTS = [
-    {"rows": r, "edges": e, "chunk": c, "width": w, "warps": n}
-    for r, e, c, w, n in (
-        *((4, 8, 32, 32, 1), (4, 8, 128, 32, 1), (4, 8, 32, 32, 2), (4, 8, 128, 32, 2)),
-        *((4, 16, 128, 32, 2), (4, 16, 32, 32, 4), (1, 16, 128, 32, 1), (1, 32, 128, 32, 1)),
-        *((2, 16, 64, 32, 1), (4, 8, 32, 64, 2), (1, 8, 128, 128, 1), (2, 32, 256, 32, 2)),
-    )
-]
 QUICK_SETTINGS = 2
 REFERENCE_US = {
     ("cora", "fp32"): (6.2, 7.2),
@@ -95,7 +86,7 @@ def measure(run: Run) -> int:
 
 def _settings(run: Run, width: int) -> list[dict[str, Any]]:
     """Tiles of entries and parts of rows; none wider than the features."""
-    known = [*TILES, *PARTS]
+    known = [*TILES, *subject.settings("sddmm", "PARTS")]
     usual = QUICK_SETTINGS if run.options.quick else len(known)
     return [s for s in known if s["width"] <= width][: run.options.settings or usual]
 

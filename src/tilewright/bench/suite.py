@@ -24,7 +24,7 @@ import torch
 
 from tilewright.bench import machine, timing
 
-WARM_LIMIT_S = 100.0
+WARM_LIMIT_S = 150.0
 TRACES = 3  # failures told in full
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

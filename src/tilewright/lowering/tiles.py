@@ -30,6 +30,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
 from tilewright.ir.node import walk
+from tilewright.lowering.early import early
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
 from tilewright.lowering.tile_address import factors
@@ -55,7 +56,7 @@ def lower_to_tile(p: flat.Program) -> tile.Program:
         if name not in lower.dotted:
             why = "it is not a lane that a reduction folds"
             raise refuse(f"tensorise({name})", why, "keep it a lane")
-    body = hoist(tuple(lower.t.out))
+    body = early(hoist(tuple(lower.t.out)), lower.t.types)
     dims = tuple((v.name, n) for v, n in lower.t.dims.items())
     used = {b for b in walk(body) if isinstance(b, Buffer)}
     buffers = tuple(b for b in (*p.buffers, *lower.extra) if b in used)

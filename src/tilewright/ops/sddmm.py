@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from tilewright.ops.plans import in_turns, may_visit, segments_of, visiting
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
+from tilewright.ops.spaces import PARTS
 from tilewright.ops.sparse import (
     as_rows,
     as_sparse,
@@ -233,7 +235,11 @@ def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
     a = as_sparse(A, "tune(sddmm, A, x, z)")
     s = rows_first(a).structure
     at = lambda setting: (*_call(a, x, z, op, setting), ())
-    return subject_of("sddmm(A, x, z)", s, at, may_visit(s))
+    made = subject_of("sddmm(A, x, z)", s, at, may_visit(s))
+    in_parts = op == "dot" and x.dim() == 2 and s.format == "csr"
+    if not in_parts or backend_of(x.device) != "triton":
+        return made
+    return replace(made, shown=tuple(p for p in PARTS if p["width"] <= x.shape[1]))
 
 
 sddmm.subject = subject  # type: ignore[attr-defined]

@@ -42,6 +42,30 @@ SETTINGS: list[Setting] = [
         (8, 8, 16, 256, 2),
         (4, 8, 8, 64, 1),
         (8, 8, 64, 512, 1),
+        (16, 8, 2048, 4096, 4),
+    )
+]
+
+# rows, entries at once, longest part, feature tile, warps, rows that share columns side by side: settings of parts of
+# rows, for sums at stored entries; what belongs to a row is read once for all of its part
+PARTS: list[Setting] = [
+    {"rows": r, "edges": e, "chunk": c, "width": f, "warps": w, **({"alike": 1} if a else {})}
+    for r, e, c, f, w, a in (
+        (4, 8, 32, 32, 1, 0),
+        (4, 8, 128, 32, 1, 0),
+        (4, 8, 32, 32, 2, 0),
+        (4, 8, 128, 32, 2, 0),
+        (4, 16, 128, 32, 2, 0),
+        (4, 16, 32, 32, 4, 0),
+        (1, 16, 128, 32, 1, 0),
+        (1, 32, 128, 32, 1, 0),
+        (2, 16, 64, 32, 1, 0),
+        (4, 8, 32, 64, 2, 0),
+        (1, 8, 128, 128, 1, 0),
+        (2, 32, 256, 32, 2, 0),
+        (1, 16, 128, 32, 1, 1),
+        (2, 16, 64, 32, 2, 1),
+        (4, 8, 64, 64, 2, 1),
     )
 ]
 
