@@ -109,7 +109,6 @@ def test_graph_file_is_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", indptr=indptr, indices=indices, shape=np.array([3, 4]))
     g = graphs.load("g", tmp_path, "cpu")
     assert (g.rows, g.cols, g.nnz, g.longest) == (3, 4, 3, 2)
-    assert graphs.rows_of("g", tmp_path) == 3
 
 
 def test_unknown_graph_is_refused(tmp_path: Path) -> None:

@@ -172,3 +172,11 @@ def test_progress_is_told_in_lines(
 def test_progress_is_quiet_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     progress.teller("spmm", 10.0)("trying", Found([]), 0.0)
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_near_to_the_fastest_comes_before_the_rest() -> None:
+    takes = {0: 3e-3, 1: 1e-3, 2: 2e-3, 3: 4e-3, 10: 0.2e-3}
+    near = lambda s: [{"n": 10}, {"n": 2}] if s["n"] == 1 else []
+    found = search(settings(4), lambda s: sleeper(takes[s["n"]]), CPU, 5.0, near=near, after=3)
+    assert [t.setting["n"] for t in found.trials] == [0, 1, 2, 10, 3]
+    assert found.best.setting == {"n": 10} and found.ended == "all 5 of 5 settings"

@@ -147,14 +147,6 @@ def _columns(lengths: Tensor, indptr: Tensor, cols: int, seed: int) -> Tensor:
     return (begin + torch.minimum(step, width - 1)).int()
 
 
-def rows_of(name: str, data: Path | None) -> int:
-    """The number of rows, without loading or making the graph."""
-    if name in GENERATED or data is None:
-        return GENERATED[name].rows
-    with np.load(_file(data, name)) as stored:
-        return len(stored["indptr"]) - 1
-
-
 def few_entries(rows: int, device: str) -> Graph:
     """A graph of many rows and few entries, one of them long: for compiling, not for timing."""
     lengths = torch.zeros(rows, dtype=torch.int64)

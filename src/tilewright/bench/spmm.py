@@ -25,6 +25,9 @@ from tilewright.bench.roof import roofs
 from tilewright.bench.suite import Run, dtype_name, dtype_of, dtypes_of, seeded
 from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
+from tilewright.formats.structure import Structure
+from tilewright.ops.plans import complete
+from tilewright.ops.spaces import near_lists
 
 GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 QUICK_GRAPHS = "cora tiny arxiv-sized".split()
@@ -32,6 +35,11 @@ WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
 QUICK_SETTINGS = 3
 PROBED = 5  # the first settings are those that the probe names as its own
+NEAREST, NEAR_ENTRIES = (
+    3,
+    20_000_000,
+)  # settings to stay near to, in graphs of at most so many entries
+WARM_ROWS = 9000
 PEER_SLACK = 4.0  # a peer may round more often
 
 
@@ -58,8 +66,8 @@ def measure(run: Run) -> int:
         return spmm_cpu.measure(run)
     torch.backends.cuda.matmul.allow_tf32 = False
     names, widths, settings = _names(run), _widths(run), _settings(run)
-    warming = run.warm(_tasks(run, names, widths, settings))
     loaded = {name: graphs.load(name, run.options.data, "cuda") for name in names}
+    warming = run.warm(_tasks(run, list(loaded.values()), widths, settings))
     overhead: dict[str, float] = {}
     warming.wait()
     with run.part("call overhead"):
@@ -141,11 +149,13 @@ def _case(
     row |= {"longest_row": graph.longest, "prepare_ms": held.prepare_ms}
     vendor_call = _vendor(run, row, held, x, reference) if reduce == "sum" else None
     plans = _all_settings(run, row, held, x, reference, settings, probe)
+    plans += _near_settings(run, row, held, x, reference)
     _public(run, row, held, x, reference)
-    best = min(row["settings"], key=lambda s: s["ms"], default=None)
+    tried = [*row["settings"], *row["near"]]
+    best = min(tried, key=lambda s: s["ms"], default=None)
     if best:
         row |= {"best_ms": best["ms"], "best_setting": best["setting"]}
-        launch = plans[row["settings"].index(best)].launch
+        launch = plans[tried.index(best)].launch
         if vendor_call:  # side by side: these two figures make the claim
             with run.peer(f"{case} vendor in turns"):
                 row["best_ms"], row["vendor_ms"] = timing.graphs_ms([launch, vendor_call.run])
@@ -208,13 +218,48 @@ def _all_settings(
     row["settings"] = []
     for n, setting in enumerate(settings):
         with run.part(f"{row['case']} {setting}"):
-            plan = subject.op("spmm").plan(held.a, x, setting=setting, reduce=row["reduce"])
-            full = {**setting, **plan.setting}
             beside_it = probe if n < PROBED else None
-            made = _one(run, row["case"], held, x, reference, plan, full, beside_it)
+            plan, made = _setting(run, row, held, x, reference, setting, beside_it)
             row["settings"].append(made)
             plans.append(plan)
     row["ok"] = bool(plans) and all(s["ok"] for s in row["settings"])
+    return plans
+
+
+def _setting(
+    run: Run,
+    row: dict[str, Any],
+    held: Subject,
+    x: Tensor,
+    reference: Tensor,
+    setting: dict[str, Any],
+    probe: ModuleType | None,
+) -> tuple[Any, dict[str, Any]]:
+    plan = subject.op("spmm").plan(held.a, x, setting=setting, reduce=row["reduce"])
+    full = {**setting, **plan.setting}
+    return plan, _one(run, row["case"], held, x, reference, plan, full, probe)
+
+
+def _near_settings(
+    run: Run, row: dict[str, Any], held: Subject, x: Tensor, reference: Tensor
+) -> list[Any]:
+    """Fills row["near"]: work lists like the three fastest, as `tw.tune` tries them, for the kernels that are there.
+
+    Not on the largest graphs, which are too long for it; the plans in the same order.
+    """
+    plans: list[Any] = []
+    row["near"] = []
+    fastest = sorted(row["settings"], key=lambda s: float(s["ms"]))[:NEAREST]
+    known = [s["setting"] for s in row["settings"]]
+    for setting in (n for s in fastest for n in near_lists(s["setting"]) if n not in known):
+        if held.graph.nnz > NEAR_ENTRIES:
+            break
+        known.append(setting)
+        with run.part(f"{row['case']} {setting}"):
+            plan, made = _setting(run, row, held, x, reference, setting, None)
+            row["near"].append(made)
+            plans.append(plan)
+    row["ok"] = row["ok"] and all(s["ok"] for s in row["near"])
     return plans
 
 
@@ -280,33 +325,32 @@ def call_overhead(device: str) -> dict[str, float]:
 
 
 def _tasks(
-    run: Run, names: list[str], widths: tuple[int, ...], settings: list[dict[str, Any]]
+    run: Run, loaded: list[Graph], widths: tuple[int, ...], settings: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Wide ones first: they take longest to compile."""
-    rows = sorted({graphs.rows_of(name, run.options.data) for name in names})
-    return [
-        {"rows": rows, "width": width, "dtype": dtype_name(dtype), "setting": setting}
-        for width in sorted(widths, reverse=True)
-        for setting in [*settings, None]
-        for dtype in dtypes_of(run, DTYPES)
-    ]
+    """A task for each kernel: settings as they are completed for some graph. Wide ones first: they take longest."""
+    made: dict[str, dict[str, Any]] = {}
+    known = [Structure("csr", (g.rows, g.cols), g.indptr, g.indices, check=False) for g in loaded]
+    for width, dtype in itertools.product(sorted(widths, reverse=True), dtypes_of(run, DTYPES)):
+        for n, s in itertools.product(range(len(settings)), known):
+            full = {**complete(settings[n], s, width, dtype), "long": 32, "chunk": 512}
+            task = {"width": width, "dtype": dtype_name(dtype), "setting": full}
+            made.setdefault(str(task), {**task, "probed": n < PROBED})
+    return list(made.values())
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
-    """Compile one setting for graphs of all the sizes (the tile order may depend on the size)."""
-    probe, dtype = probes.load(folder, "spmm_units"), dtype_of(task["dtype"])
-    for rows in task["rows"]:
-        graph = graphs.few_entries(rows, "cuda")
-        values = torch.ones(graph.nnz, dtype=dtype, device="cuda")
-        x = torch.ones(rows, task["width"], dtype=dtype, device="cuda")
-        a = SparseTensor.from_torch(graph.torch_csr(values))
-        plan = subject.op("spmm").plan(a, x, setting=task["setting"])
-        plan.launch()
-        if probe and task["setting"] in subject.settings("spmm")[:PROBED]:
-            setting = {**task["setting"], **plan.setting}
-            work = probes.spmm_plan(probe, graph.indptr, setting)
-            launch, _ = probes.spmm_units(
-                probe, work, graph.indices, values, x, rows, setting, warm=True
-            )
-            launch()
+    """Compile one setting."""
+    dtype, setting, rows = dtype_of(task["dtype"]), task["setting"], WARM_ROWS
+    graph = graphs.few_entries(rows, "cuda")
+    values = torch.ones(graph.nnz, dtype=dtype, device="cuda")
+    x = torch.ones(rows, task["width"], dtype=dtype, device="cuda")
+    a = SparseTensor.from_torch(graph.torch_csr(values))
+    subject.op("spmm").plan(a, x, setting=setting).launch()
+    probe = probes.load(folder, "spmm_units") if task["probed"] else None
+    if probe:
+        work = probes.spmm_plan(probe, graph.indptr, setting)
+        launch, _ = probes.spmm_units(
+            probe, work, graph.indices, values, x, rows, setting, warm=True
+        )
+        launch()
     torch.cuda.synchronize()

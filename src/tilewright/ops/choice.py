@@ -101,4 +101,5 @@ class Subject:
     model: Model | None = None
     complete: Callable[[Setting], Setting] = field(default=lambda s: s)
     shown: tuple[Setting, ...] = ()  # settings that have served well elsewhere
+    near: Callable[[Setting], list[Setting]] = field(default=lambda s: [])  # what is like one
     homes: tuple[Structure, ...] = ()  # other structures that keep calls: as given, as merged

@@ -39,6 +39,7 @@ NARROWEST = 32
 BUSY_WARPS = 4096
 HELD = 16
 LONG = 128  # mean entries of a row
+FLYING = 64  # numbers of a thread in flight that 80 registers have room for
 BUSY = 2  # mean entries of a column that make another order of rows worth a look
 MakeCase = Callable[[], Case]
 
@@ -91,7 +92,8 @@ def complete(setting: Setting, s: Structure, span: int, dtype: torch.dtype) -> S
     made.setdefault("width", width)
     made.setdefault("outer", int(row * span > L2_BYTES))
     slow = dtype.itemsize > 2 and made["outer"] and made["rows"] >= 8 and made.get("warps", 1) == 1
-    if slow and s.nnz >= LONG * s.shape[0]:
+    in_flight = made["rows"] * made["width"] // 32 * made.get("unroll", 1)
+    if slow and s.nnz >= LONG * s.shape[0] and in_flight <= FLYING:
         made.setdefault("registers", 80)
     return made
 

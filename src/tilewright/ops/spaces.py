@@ -123,6 +123,16 @@ def lists(span: int, half: bool, columns: tuple[int, ...] = (1,)) -> Space:
     )
 
 
+def near_lists(p: Setting) -> list[Setting]:
+    """Work lists like one, which the same kernel serves: rows that share columns side by side or not; rows that are cut
+    earlier or later, in larger or smaller pieces."""
+    made = [{**p, "long": p["long"] * 2}, {**p, "long": p["long"] // 2}]
+    made += [{**p, "chunk": p["chunk"] * 2}, {**p, "chunk": p["chunk"] // 2}]
+    if p.get("columns", 1) == 1:
+        made.append({**p, "alike": 1 - p.get("alike", 0)})
+    return [s for s in made if 0 < s["long"] < s["chunk"]]
+
+
 @cache
 def padded(span: int, half: bool) -> Space:
     """Neighbouring rows side by side: structures that are not prepared, or that have no work list."""

@@ -121,6 +121,7 @@ def subject_of(
         model_of(step, sizes, structure, case),
         _completion(step, sizes, structure, tensors),
         _shown(step, sizes, structure, tensors[-1].dtype, first),
+        spaces.near_lists if step.kind == "lists" else (lambda setting: []),
     )
 
 

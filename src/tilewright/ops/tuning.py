@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -94,13 +94,22 @@ def find(
     """Search the settings given, or the whole space in the order of the cost model."""
     device = subject.case.device
     tell = teller(subject.title, budget_s, show)
-    order = candidates(subject) if settings is None else checked(subject, settings)
-    first = [] if settings is not None else [subject.first]
-    unique: dict[object, Setting] = {}
-    for s in map(subject.complete, (*first, *order)):
-        unique.setdefault(tuple(sorted(s.items())), s)
     cool = is_cold(subject, cold)
-    return search(list(unique.values()), subject.make, device, budget_s, cool, tell)
+    if settings is not None:
+        order = unique(map(subject.complete, checked(subject, settings)))
+        return search(order, subject.make, device, budget_s, cool, tell)
+    known = unique(map(subject.complete, (subject.first, *subject.shown)))
+    order = unique([known[0], *candidates(subject)])
+    near = lambda setting: [subject.complete(s) for s in subject.near(setting)]
+    return search(order, subject.make, device, budget_s, cool, tell, near, len(known))
+
+
+def unique(settings: Iterable[Setting]) -> list[Setting]:
+    """Each once, in the same order."""
+    made: dict[object, Setting] = {}
+    for s in settings:
+        made.setdefault(tuple(sorted(s.items())), s)
+    return list(made.values())
 
 
 def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:

@@ -29,6 +29,7 @@ LOOK_S, LONG_S = (
     5e-3,
     0.25,
 )  # of calls in the first round; of calls after which the last two are told apart
+NEAREST = 3  # fastest of the first settings, of which others that are like them are tried
 SLOW = 4.0  # times the best: not tried again
 CLEARLY = 0.98  # of the first: what gains less may be noise
 
@@ -80,7 +81,35 @@ class Found:
 
 
 Make = Callable[[Setting], measure.Fn]
+Near = Callable[[Setting], list[Setting]]
 Tell = Callable[[str, Found, float], None]
+
+
+@dataclass
+class _Order:
+    """The settings in turn, with those that are near to the fastest of the first ones behind these."""
+
+    settings: Sequence[Setting]
+    near: Near
+    after: int
+    found: Found
+    more: int = 0
+
+    def __len__(self) -> int:
+        return len(self.settings) + self.more
+
+    def __iter__(self) -> Iterator[Setting]:
+        known = {tuple(sorted(s.items())) for s in self.settings}
+        for n, setting in enumerate(self.settings):
+            yield setting
+            if n + 1 != self.after:
+                continue
+            for t in self.found.right[:NEAREST]:
+                for s in self.near(t.setting):
+                    if tuple(sorted(s.items())) not in known:
+                        known.add(tuple(sorted(s.items())))
+                        self.more += 1
+                        yield s
 
 
 def search(
@@ -90,16 +119,22 @@ def search(
     budget_s: float,
     cold: bool = False,
     tell: Tell = lambda stage, found, spent: None,
+    near: Near = lambda setting: [],
+    after: int = 0,
 ) -> Found:
-    """Try settings, then compare the better ones ever longer."""
+    """Try settings, then compare the better ones ever longer.
+
+    When the first `after` settings were tried, what is near to the fastest of them comes before the others.
+    """
     began = time.perf_counter()
     found = Found([])
     spent = lambda: time.perf_counter() - began
+    order = _Order(settings, near, after, found)
     try:
-        for stage in _stages(found, settings, make, device, budget_s, cold, spent):
+        for stage in _stages(found, order, make, device, budget_s, cold, spent):
             tell(stage, found, spent())
-        tried = f"{len(found.trials)} of {len(settings)} settings"
-        found.ended = tried if len(found.trials) < len(settings) else f"all {tried}"
+        tried = f"{len(found.trials)} of {len(order)} settings"
+        found.ended = tried if len(found.trials) < len(order) else f"all {tried}"
     except KeyboardInterrupt:
         if not found.right:
             raise
@@ -112,7 +147,7 @@ def search(
 
 def _stages(
     found: Found,
-    settings: Sequence[Setting],
+    settings: _Order,
     make: Make,
     device: torch.device,
     budget_s: float,
