@@ -238,9 +238,9 @@ def test_types_of_edges(where: Place) -> None:
 def test_types_in_a_dense_table(fast: Place) -> None:
     A, _ = graph(fast)
     kinds = torch.arange(20, device=fast.device).reshape(5, 4) % 3
-    v, x, w = leaf(A.values), *(leaf(randn(*s, dtype=F64)) for s in ((4, 3), (3, 3, 2)))
-    given = (v, *(t.to(fast.device) for t in (x, w)))
-    assert gradcheck(lambda v, x, w: typed(A.with_values(v), kinds, x, w), given)
+    shapes = ((4, 3), (3, 3, 2))
+    v, x, w = leaf(A.values), *(leaf(randn(*s, dtype=F64, device=fast.device)) for s in shapes)
+    assert gradcheck(lambda v, x, w: typed(A.with_values(v), kinds, x, w), (v, x, w))
 
 
 def test_arithmetic_on_a_structure(fast: Place) -> None:

@@ -174,7 +174,7 @@ def test_dtype(name: str, kind: str, dtype: torch.dtype, where: Place) -> None:
     want = case.same(kept, at.to(where.device), *wide)
     for a, b in zip(made, want, strict=True):
         close(a.double(), b, dtype)
-    back = [randn(*t.shape, seed=n, dtype=t.dtype) for n, t in enumerate(made)]
+    back = [randn(*t.shape, seed=n, dtype=t.dtype, device=where.device) for n, t in enumerate(made)]
     got = torch.autograd.grad(made, given, back)
     for a, b in zip(got, torch.autograd.grad(want, wide, [t.double() for t in back]), strict=True):
         assert a.dtype == dtype
@@ -283,7 +283,7 @@ GROUPS = {
 def test_groups(name: str, fast: Place) -> None:
     program, shapes = GROUPS[name]
     ks, count, _ = groups(fast)
-    given = [leaf(randn(*s, seed=n, dtype=F64)).to(fast.device) for n, s in enumerate(shapes)]
+    given = [leaf(randn(*s, seed=n, dtype=F64, device=fast.device)) for n, s in enumerate(shapes)]
     assert gradcheck(lambda *t: program(*t, ks, count), tuple(given))
 
 
