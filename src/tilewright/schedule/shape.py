@@ -196,9 +196,19 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
             b = [x for x in only[1] if x not in only[0]]
             if a and b and any(x in nest.free for x in (*a, *b)) and not bounds_another(nest, r):
                 m, n = sorted((a[-1], b[-1]), key=nest.spatial.index)
-                if nest.fits_lanes(m) and nest.fits_lanes(n):
+                both = any(nest.enters(m.var, f) and nest.enters(n.var, f) for f in sides)
+                if nest.fits_lanes(m) and nest.fits_lanes(n) and not both:
                     return m, n, r
     return None
+
+
+def multiplies(nest: Nest, r: Reduction, *sides: Loop) -> bool:
+    """Whether a sum over r is a product of two matrices: sum over k of a[m, k] * b[k, n], with sides m and n."""
+    if len(sides) != 2 or len(r.folds) != 1 or r.folds[0].monoid.name != "sum":
+        return False
+    m, n = ([f for f in _factors(r.folds[0].args[0]) if nest.enters(x.var, f)] for x in sides)
+    apart = not any(f in n for f in m)
+    return apart and all(any(nest.enters(r.loop.var, f) for f in side) for side in (m, n))
 
 
 def _asks_memory(loop: Loop) -> bool:
