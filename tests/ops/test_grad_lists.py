@@ -354,11 +354,15 @@ def listed_rows(a: Any, x: Any, rows: Any, count: Any, y: Any) -> None:
     y[t, f] = tw.sum(j, a[t, j] * x[j, f])
 
 
-def test_rows_of_a_sparse_matrix(fast: Place) -> None:
-    rows, count, _ = listing("some", fast)
-    A = tw.SparseTensor.from_dense(matrix(T, 6, 0.4, dtype=F64, device=fast.device))
-    v, x = leaf(A.values), leaf(randn(6, 3, dtype=F64, device=fast.device))
-    assert gradcheck(lambda v, x: listed_rows(A.with_values(v), x, rows, count.int()), (v, x))
+@pytest.mark.parametrize("format", ["csr", "bsr"])
+def test_rows_of_a_sparse_matrix(format: str, where: Place) -> None:
+    rows, count, _ = listing("some", where)
+    dense = matrix(T + 1, 6, 0.4, dtype=F64, device=where.device)
+    how = {"block": (2, 2)} if format == "bsr" else {}
+    A = tw.SparseTensor.from_dense(dense, format=format, **how)
+    v, x = leaf(A.values), leaf(randn(6, 3, dtype=F64, device=where.device))
+    op = lambda v, x: listed_rows(A.with_values(v), x, rows, count.int())
+    assert gradcheck(op, (v, x), fast_mode=where.slow)
 
 
 @tw.program
