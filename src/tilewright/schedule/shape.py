@@ -215,7 +215,7 @@ def multiplies(nest: Nest, r: Reduction, *sides: Loop) -> bool:
 def _asks_memory(nest: Nest, loop: Loop) -> bool:
     """Whether what is inside a loop is done or not as memory says, entry by entry, or as a search found."""
     asked = [n.cond for n in walk(loop.body) if isinstance(n, stmt.Guard)]
-    found = (m for c in asked for v in walk(c) for m in nest.made_of.get(v, ()))  # type: ignore[call-overload]
+    found = (m for c in asked for v in walk(c) for m in nest.made_of.get(v, ()))
     return any(isinstance(n, Load) for c in asked for n in walk(c)) or any(
         isinstance(m, Lookup) for m in found
     )

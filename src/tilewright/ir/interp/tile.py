@@ -53,7 +53,7 @@ class _Run(Maker):
         self.memory = memory
         self.dims, self.types = dict(p.dims), dict(p.types)
         self.env: Env = {}
-        self.made: dict[Var, str] = {}  # the dtypes of what variables were set to
+        self.held: dict[Var, str] = {}  # the dtypes of what variables were set to
         self.now: tile.Stmt | None = None
         for d, n in p.dims:
             if n & (n - 1) or n < 1:
@@ -224,9 +224,9 @@ class _Run(Maker):
             raise self.fail(f"{v.name} is declared {want} but has shape {np.shape(value)}")
         if dtype in FLOAT and v.dtype not in FLOAT:
             raise self.fail(f"{v.name} is {v.dtype} but gets {dtype}")
-        if v in self.env and dtype != self.made[v]:
-            raise self.fail(f"{v.name} is {self.made[v]} and is set again to {dtype}")
-        self.made[v] = dtype
+        if v in self.env and dtype != self.held.get(v, dtype):
+            raise self.fail(f"{v.name} is {self.held[v]} and is set again to {dtype}")
+        self.held[v] = dtype
         made = convert(value, v.dtype)
         if dtype == "i64" and not np.array_equal(made, value):
             raise self.fail(f"{v.name} is {v.dtype} and cannot hold {value}")
