@@ -27,9 +27,11 @@ if FIRST:
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from tile_sizes import MOST, largest  # noqa: E402
 
 from tilewright import driver  # noqa: E402
 from tilewright.ir import flat  # noqa: E402
+from tilewright.schedule.options import WARPS  # noqa: E402
 from tilewright.schedule.record import apply, parse_steps, show_steps  # noqa: E402
 from tilewright.tune import store  # noqa: E402
 
@@ -78,6 +80,22 @@ def replayed() -> Iterator[None]:
         return made
 
     with mock.patch.object(driver, "_schedule", checked):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def bounded() -> Iterator[None]:
+    """No default schedule makes a Triton program whose threads hold more than they have registers for."""
+    real = driver.to_tile
+
+    def checked(p: Any, setting: Any, *given: Any, **named: Any) -> Any:
+        made = real(p, setting, *given, **named)
+        if given[3:] in ((), (None,)) and named.get("schedule") is None:
+            held, value = largest(made, setting.get("warps", WARPS))
+            assert held <= MOST, f"{made.name}: {held} bytes a thread in {value}"
+        return made
+
+    with mock.patch.object(driver, "to_tile", checked):
         yield
 
 

@@ -237,3 +237,16 @@ def test_files_name_no_place_of_their_author() -> None:
         hits = ((i, FORBIDDEN.search(line)) for i, line in enumerate(lines, 1))
         findings += [f"{path.relative_to(ROOT)}:{i} {hit.group()}" for i, hit in hits if hit]
     no(findings)
+
+
+def test_random_tensors_of_tests_lie_where_they_run() -> None:
+    """In a test that runs in several places, `randn` says on which device; on a CPU nothing else would show it."""
+    findings = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for test in (n for n in ast.walk(tree(path)) if isinstance(n, ast.FunctionDef)):
+            if not {a.arg for a in test.args.args} & {"where", "fast", "tiled"}:
+                continue
+            called = (n for n in ast.walk(test) if isinstance(n, ast.Call))
+            made = (n for n in called if isinstance(n.func, ast.Name) and n.func.id == "randn")
+            findings += [at(path, n) for n in made if "device" not in {k.arg for k in n.keywords}]
+    no(findings)

@@ -288,6 +288,18 @@ def in_bands() -> None:
 
 
 @tw.program
+def scaled(a: Any, x: Any, s: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, a[i, j] * x[j, f]) * s + s * s
+
+
+def scaled_backward() -> None:
+    """A number of 64 bits beside others of 32."""
+    s = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    scaled(graph(F32), torch.ones(64, 64), s).sum().backward()
+
+
+@tw.program
 def union(a: Any, b: Any, x: Any, y: Any) -> None:
     i, j, f = tw.axes("i j f")
     y[i, f] = tw.sum(j, (a[i, j] + b[i, j]) * x[j, f])
@@ -372,6 +384,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "list-lengths": lambda: tw.Index.from_lengths(torch.ones(64, dtype=torch.int32), 512),
     "list-choices": lambda: tw.Index.from_choices(torch.ones(4096, 8, dtype=torch.int32), 64),
     "program-softmax": user_attention,
+    "program-scaled": scaled_backward,
     "program-max": lambda: relu_max(graph(F32), torch.ones(64, 64)),
 }
 

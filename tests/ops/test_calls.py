@@ -256,13 +256,12 @@ def test_kinds_are_told_apart(where: Place) -> None:
     """By layout, dtype and size."""
     w = randn(4, 6, seed=2, device=where.device)
     for x in (
-        randn(5, 6),
-        randn(6, 5).t(),
-        randn(9, 6),
-        randn(5, 12)[:, ::2],
-        randn(5, 6).double(),
+        randn(5, 6, device=where.device),
+        randn(6, 5, device=where.device).t(),
+        randn(9, 6, device=where.device),
+        randn(5, 12, device=where.device)[:, ::2],
+        randn(5, 6, device=where.device).double(),
     ):
-        x = x.to(where.device)
         y = tw.linear(x, w.to(x.dtype), sparse="rows")
         close(y, x @ w.to(x.dtype).T)
 

@@ -190,6 +190,22 @@ def test_nothing_is_read(where: Place) -> None:
     assert [t.shape for t in found] == [x.shape, b.shape] and not any(t.any() for t in found)
 
 
+@tw.program
+def before(x: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y.sized(x.dim(0))
+    y[i] = tw.where(i > 0, x[i - 1], 0.0)
+
+
+def test_places_beyond_what_floats_count(fast: Place) -> None:
+    """Floats of 32 bits hold whole numbers up to 2^24 only."""
+    n = (1 << 24) + 40
+    x, back = (torch.arange(n, device=fast.device) % k for k in (5, 7))
+    x, back = leaf(x.float()), back.float()
+    (got,) = torch.autograd.grad(before(x), x, back)
+    assert torch.equal(got[:-1], back[1:]) and got[-1] == 0
+
+
 def test_strided(where: Place) -> None:
     x, b = leaf(randn(3, 4, device=where.device)), randn(3, device=where.device)
     at = P.to(where.device)
@@ -238,9 +254,9 @@ def test_types_of_edges(where: Place) -> None:
 def test_types_in_a_dense_table(fast: Place) -> None:
     A, _ = graph(fast)
     kinds = torch.arange(20, device=fast.device).reshape(5, 4) % 3
-    v, x, w = leaf(A.values), *(leaf(randn(*s, dtype=F64)) for s in ((4, 3), (3, 3, 2)))
-    given = (v, *(t.to(fast.device) for t in (x, w)))
-    assert gradcheck(lambda v, x, w: typed(A.with_values(v), kinds, x, w), given)
+    shapes = ((4, 3), (3, 3, 2))
+    v, x, w = leaf(A.values), *(leaf(randn(*s, dtype=F64, device=fast.device)) for s in shapes)
+    assert gradcheck(lambda v, x, w: typed(A.with_values(v), kinds, x, w), (v, x, w))
 
 
 def test_arithmetic_on_a_structure(fast: Place) -> None:

@@ -174,7 +174,7 @@ def test_dtype(name: str, kind: str, dtype: torch.dtype, where: Place) -> None:
     want = case.same(kept, at.to(where.device), *wide)
     for a, b in zip(made, want, strict=True):
         close(a.double(), b, dtype)
-    back = [randn(*t.shape, seed=n, dtype=t.dtype) for n, t in enumerate(made)]
+    back = [randn(*t.shape, seed=n, dtype=t.dtype, device=where.device) for n, t in enumerate(made)]
     got = torch.autograd.grad(made, given, back)
     for a, b in zip(got, torch.autograd.grad(want, wide, [t.double() for t in back]), strict=True):
         assert a.dtype == dtype
@@ -283,7 +283,7 @@ GROUPS = {
 def test_groups(name: str, fast: Place) -> None:
     program, shapes = GROUPS[name]
     ks, count, _ = groups(fast)
-    given = [leaf(randn(*s, seed=n, dtype=F64)).to(fast.device) for n, s in enumerate(shapes)]
+    given = [leaf(randn(*s, seed=n, dtype=F64, device=fast.device)) for n, s in enumerate(shapes)]
     assert gradcheck(lambda *t: program(*t, ks, count), tuple(given))
 
 
@@ -354,11 +354,15 @@ def listed_rows(a: Any, x: Any, rows: Any, count: Any, y: Any) -> None:
     y[t, f] = tw.sum(j, a[t, j] * x[j, f])
 
 
-def test_rows_of_a_sparse_matrix(fast: Place) -> None:
-    rows, count, _ = listing("some", fast)
-    A = tw.SparseTensor.from_dense(matrix(T, 6, 0.4, dtype=F64, device=fast.device))
-    v, x = leaf(A.values), leaf(randn(6, 3, dtype=F64, device=fast.device))
-    assert gradcheck(lambda v, x: listed_rows(A.with_values(v), x, rows, count.int()), (v, x))
+@pytest.mark.parametrize("format", ["csr", "bsr"])
+def test_rows_of_a_sparse_matrix(format: str, where: Place) -> None:
+    rows, count, _ = listing("some", where)
+    dense = matrix(T + 1, 6, 0.4, dtype=F64, device=where.device)
+    how = {"block": (2, 2)} if format == "bsr" else {}
+    A = tw.SparseTensor.from_dense(dense, format=format, **how)
+    v, x = leaf(A.values), leaf(randn(6, 3, dtype=F64, device=where.device))
+    op = lambda v, x: listed_rows(A.with_values(v), x, rows, count.int())
+    assert gradcheck(op, (v, x), fast_mode=where.slow)
 
 
 @tw.program

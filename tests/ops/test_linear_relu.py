@@ -48,9 +48,8 @@ PATTERNS: dict[str, Callable[[Tensor], None]] = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_pattern(pattern: str, tile: tuple[int, int], where: Place) -> None:
     """h is the ReLU of a pattern, multiplied by 1."""
-    x = randn(35, 40)
+    x = randn(35, 40, device=where.device)
     PATTERNS[pattern](x)
-    x = x.to(where.device)
     h, index = linear_relu(x, torch.eye(40, device=where.device), tile=tile)
     want = dense(x, torch.eye(40, device=where.device))
     torch.testing.assert_close(h, want, equal_nan=True)

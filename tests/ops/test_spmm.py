@@ -313,9 +313,9 @@ def test_entries_read_once(tiled: Place) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_every_length(tiled: Place, unroll: int, dtype: torch.dtype) -> None:
     """Rounds of unrolled copies, whole and short ones, and rows that are cut in pieces."""
-    lengths = torch.arange(27)
-    dense = (torch.arange(31)[None, :] < lengths[:, None]) * randn(27, 31)
-    dense, x = dense.to(tiled.device, dtype), randn(31, 40, device=tiled.device).to(dtype)
+    columns, lengths = (torch.arange(n, device=tiled.device) for n in (31, 27))
+    dense = (columns[None, :] < lengths[:, None]) * randn(27, 31, device=tiled.device)
+    dense, x = dense.to(dtype), randn(31, 40, device=tiled.device).to(dtype)
     setting = {"rows": 4, "unroll": unroll, "long": 18, "chunk": 20, "warps": 1}
     plan = tw.spmm.plan(tw.SparseTensor.from_dense(dense), x, setting)
     plan.launch()

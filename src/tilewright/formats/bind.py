@@ -22,6 +22,7 @@ from tilewright.ir.expr import (
     FLOATS,
     INTS,
     Buffer,
+    Cast,
     Const,
     Expr,
     Load,
@@ -293,7 +294,14 @@ class _Bind:
         elif isinstance(s, coord.Append):
             self.append_outputs(s)
         table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
-        return transform(substitute(s, table), driven)
+        return transform(transform(substitute(s, table), driven), self.narrowed)
+
+    def narrowed(self, n: Any) -> Any:
+        """s[()] in f64 beside others in f32  ->  f32(s[()]), since its dtype does not count"""
+        if isinstance(n, Load) and n.buffer.name in self.traced.inputs and not n.indices:
+            wider = n.buffer.dtype in FLOATS and promote(self.acc, n.buffer.dtype) != self.acc
+            return Cast(self.acc, n) if wider else None
+        return None
 
     def reduce_dtype(self, n: Any) -> Any:
         if isinstance(n, Reduce) and n.monoid.name in monoids(self.acc):

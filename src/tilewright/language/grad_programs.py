@@ -187,7 +187,7 @@ class Back(Rules):
         target = Load(self.ref(free_name(self.t, f"more_{load.buffer.name}")), (*named, *last))
         body = product(map(Stored, mine)) * self.summed(target, g, axes)
         values = self.program(f"{label}_more", target, body)
-        there = product(Stored(a, "i64") for a in mine)
+        there = product((Stored(a, "i64") for a in mine), Const(1, "i64"))  # floats are not exact
         places = []
         for d in dims:
             at = Load(self.ref(free_name(self.t, f"at{d}")), named)

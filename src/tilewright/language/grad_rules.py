@@ -24,6 +24,7 @@ from tilewright.ir.expr import (
     Select,
     Un,
     Var,
+    binary,
     eq,
     power,
     select,
@@ -93,39 +94,43 @@ class Rules:
                 self.visit(b, g, axes, held)
             case Bin("-", a, b):
                 self.visit(a, g, axes, held)
-                self.visit(b, -g, axes, held)
+                self.visit(b, inside(g, b, lambda h: -h), axes, held)
             case Bin("*", a, b):
-                self.visit(a, g * self.settled(b, axes), axes, held)
-                self.visit(b, g * self.settled(a, axes), axes, held)
+                self.visit(a, times(g, self.settled(b, axes)), axes, held)
+                self.visit(b, times(g, self.settled(a, axes)), axes, held)
             case Bin("/", a, b):
                 x, y = self.settled((a, b), axes)
-                self.visit(a, g / y, axes, held)
-                self.visit(b, -(g * x / (y * y)), axes, held)
+                self.visit(a, inside(g, y, lambda h: h / y), axes, held)
+                self.visit(b, inside(g, (x, y), lambda h: -(h * x / (y * y))), axes, held)
             case Bin("max" | "min" as op, a, b):
                 x, y = self.settled((a, b), axes)
-                first = x >= y if op == "max" else x <= y
-                self.visit(a, select(first, g, ZERO), axes, held)
-                self.visit(b, select(first, ZERO, g), axes, held)
+                self.either(x >= y if op == "max" else x <= y, a, b, g, axes, held)
             case Select(c, a, b):
-                c = self.settled(c, axes)
-                self.visit(a, select(c, g, ZERO), axes, held)
-                self.visit(b, select(c, ZERO, g), axes, held)
+                self.either(self.settled(c, axes), a, b, g, axes, held)
             case Bin("pow", a, b):
                 x, y = self.settled((a, b), axes)
-                self.visit(a, g * (y * power(x, y - 1.0)), axes, held)
+                self.visit(a, times(g, y * power(x, y - 1.0)), axes, held)
                 if not isinstance(b, Const):
                     grown = select(x > 0.0, unary("log", x), ZERO)
-                    self.visit(b, g * (power(x, y) * grown), axes, held)
+                    self.visit(b, times(g, power(x, y) * grown), axes, held)
             case Bin(op) if op in (*COMPARE, "&", "|"):
                 return
             case Un(op) if op in FLAT:
                 return
             case Un(op, a):
-                self.visit(a, g * self.slope(op, *self.settled((e, a), axes)), axes, held)
+                slope = self.slope(op, *self.settled((e, a), axes))
+                self.visit(a, times(g, slope), axes, held)
             case Reduce():
                 self.reduction(e, g, axes, held)
             case _:
                 raise self.refuse(f"{e} is not differentiable")
+
+    def either(
+        self, c: Expr, a: Expr, b: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Stored, ...]
+    ) -> None:
+        """where(c, a, b)"""
+        self.visit(a, inside(g, c, lambda h: select(c, h, ZERO)), axes, held)
+        self.visit(b, inside(g, c, lambda h: select(c, ZERO, h)), axes, held)
 
     def settled(self, e: Any, axes: tuple[Index, ...]) -> Any:
         """Reductions outside of every other one, computed once: tanh(sum(...)) needs the sum again.
@@ -199,15 +204,16 @@ class Rules:
                 same = self.found_again(e)
                 hit = select(eq(same.args[0], self.keep(same)), ONE, ZERO)
                 ties = self.keep(Reduce(monoids("f32")["sum"], e.over, (hit,)))
-                inner = g * hit / ties
+                inner = inside(g, hit, lambda h: h * hit / ties)
             case "logsumexp":
-                inner = g * unary("exp", arg - self.keep(e))
+                inner = times(g, unary("exp", arg - self.keep(e)))
             case "prod":
                 none = eq(arg, ZERO)
                 zeros = self.keep(Reduce(monoids("f32")["sum"], e.over, (select(none, ONE, ZERO),)))
                 others = self.keep(Reduce(e.monoid, e.over, (select(none, ONE, arg),)))
                 alone = select(eq(zeros, ONE), others, ZERO)
-                inner = g * select(none, alone, select(eq(zeros, ZERO), others / arg, ZERO))
+                rest = select(eq(zeros, ZERO), others / arg, ZERO)
+                inner = times(g, select(none, alone, rest))
             case _:
                 raise self.refuse(f"{e.monoid.name} has no derivative")
         self.visit(arg, inner, wide, drives)
@@ -220,7 +226,7 @@ class Rules:
         score = lse.args[0]
         p = unary("exp", score - self.keep(lse))
         mean = self.keep(e)
-        self.visit(value, g * p, (*axes, *e.over), drives)
+        self.visit(value, times(g, p), (*axes, *e.over), drives)
         rest = tuple(ix for ix in axes if ix in self.free(score))
         extra = tuple(ix for ix in axes if ix not in rest)
         for n in (self.listed[ix] for ix in extra if ix in self.listed):
@@ -288,6 +294,37 @@ class Rules:
         return self.keep(made) if isinstance(made, Reduce) else made
 
 
+def times(g: Expr, f: Expr) -> Expr:
+    """g * f"""
+    return inside(g, f, lambda h: h * f)
+
+
+def inside(g: Expr, read: Any, made: Callable[[Expr], Expr]) -> Expr:
+    """What is made of an adjoint; of where(c, h, 0) inside of it, where what is read along may lie outside else.
+
+    y = where(i > 0, exp(x[i - 1]), 0)      x[i - 1] has where(i > 0, d_y[i] * exp(x[i - 1]), 0)
+    """
+    if not strays(read):
+        return made(g)
+    match g:
+        case Select(c, h, Const(0)):
+            return select(c, inside(h, read, made), ZERO)
+        case Select(c, Const(0), h):
+            return select(c, ZERO, inside(h, read, made))
+        case Bin("*" | "/" as op, h, f):
+            return inside(h, read, lambda h: made(binary(op, h, f)))
+        case Un("neg", h):
+            return inside(h, read, lambda h: made(-h))
+    return made(g)
+
+
+def strays(e: Any) -> bool:
+    """Whether something is read through an index array, or at a place that was computed."""
+    own = Index | Nth | Var | Const
+    loads = (n for n in walk(e) if isinstance(n, Load))
+    return any(not isinstance(ix, own) for n in loads for ix in n.indices)
+
+
 def accesses(args: Iterable[Expr]) -> tuple[Load, ...]:
     """Accesses of two or more indices, outside inner reductions: what may drive a sparse iteration."""
     made = [n for a in args for n in outside(a) if isinstance(n.buffer, Ref)]
@@ -307,8 +344,7 @@ def _loads(args: Iterable[Expr]) -> tuple[Load, ...]:
     return tuple(n for a in args for n in walk(a) if isinstance(n, Load))
 
 
-def product(es: Iterable[Expr]) -> Expr:
-    made: Expr = ONE
+def product(es: Iterable[Expr], made: Expr = ONE) -> Expr:
     for e in es:
         made = made * e
     return made

@@ -127,7 +127,8 @@ class _Lower(Compacted):
         if not turns:
             return leaf(env)
         turn, rest = turns[0], turns[1:]
-        if turn.index in self.listed:
+        if turn.index in self.listed:  # once, also where several axes are parts of it
+            rest = [t for t in rest if t.index is not turn.index]
             return self.named(turn.index, env, lambda inner: self.along(rest, inner, leaf))
         if turn.index.within is not None and turn.index.within[0] in env.coords:
             return self.part(turn.index, env, lambda inner: self.along(rest, inner, leaf))

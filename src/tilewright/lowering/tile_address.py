@@ -10,9 +10,11 @@ What unrolled copies differ in comes last: an address that all of them share, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from tilewright.ir.expr import Bin, Cast, Const, Expr, Var, binary, const, dtype_of
+from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var, binary, const, dtype_of
+from tilewright.ir.node import walk
 from tilewright.lowering.tile_scan import Scanner
 from tilewright.lowering.tiled import Lanes, Tiled
 
@@ -152,3 +154,28 @@ def factors(e: Expr) -> list[Expr]:
     if isinstance(e, Cast) and isinstance(e.a, Bin):
         e = e.a
     return [*factors(e.a), *factors(e.b)] if isinstance(e, Bin) and e.op == "*" else [e]
+
+
+def product(terms: Sequence[Expr]) -> Expr:
+    """a, b, c -> a * b * c"""
+    made = terms[0]
+    for f in terms[1:]:
+        made = made * f
+    return made
+
+
+def strays(e: Any) -> bool:
+    """Whether something is read elsewhere than where loops are: next to it, or where an index array says."""
+    return any(isinstance(n, Load) and not _in_place(n.indices[0]) for n in walk(e))
+
+
+def _in_place(at: Expr) -> bool:
+    """Whether an index is a variable, or some times what is known at run time: i * n_f + f, but not 2 * i + r"""
+    match at:
+        case Var():
+            return True
+        case Bin("*", a, b):
+            return _in_place(a) and not isinstance(b, Const)
+        case Bin("+", Bin("*") as a, b):
+            return _in_place(a) and _in_place(b)
+    return False

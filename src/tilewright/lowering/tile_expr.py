@@ -38,7 +38,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import parts, rebuild, walk
-from tilewright.lowering.tile_address import Addresser, factors
+from tilewright.lowering.tile_address import Addresser, factors, product, strays
 from tilewright.lowering.tiled import Lanes, Tiled
 from tilewright.support.names import Names
 
@@ -54,6 +54,7 @@ class Tiler(Addresser):
         self.rank = {v: n for n, v in enumerate(dims)}
         self.env: dict[Var, Tiled] = {}
         self.guards: list[Var] = []
+        self.choices: list[Tiled] = []  # conditions of the branches that code is made for
         self.compared: dict[Var, tuple[str, Tiled, Tiled]] = {}
         self.zero_under: dict[Var, set[Var]] = {}
         self.sums: dict[Var, Expr] = {}
@@ -190,6 +191,8 @@ class Tiler(Addresser):
                 return Tiled(self.scan(op, t, lane), t.lanes)
             case LaneSplit(a, lane, outer, first):
                 return self.split(self.value(a), lane, (outer, first))
+            case Select(c, a, b) if strays((a, b)):
+                return self.choice(c, a, b)
             case Lookup(b, lo, hi, key, start):
                 return self.search(b, lo, hi, key, start is not None)
         return self.pointwise(e)
@@ -201,6 +204,23 @@ class Tiler(Addresser):
         lanes = self.sort(v for k in kids for v in k.lanes)
         todo = iter(kids)
         return Tiled(rebuild(e, lambda c: self.broadcast(next(todo), lanes)), lanes)
+
+    def choice(self, c: Expr, a: Expr, b: Expr) -> Tiled:
+        """where(i > 0, x[i - 1], 0): what lies outside is not read where it is not chosen."""
+        kids = [self.value(c), self.chosen(c, a), self.chosen(unary("not", c), b)]
+        lanes = self.sort(v for k in kids for v in k.lanes)
+        return Tiled(Select(*(self.broadcast(k, lanes) for k in kids)), lanes)
+
+    def chosen(self, c: Expr, e: Expr) -> Tiled:
+        """A value for the lanes where a condition holds; what is made for these alone is forgotten after it."""
+        if not strays(e) or c in self.guards:
+            return self.value(e)
+        before = dict(self.memo)
+        self.choices.append(self.guard(c))
+        made = self.value(e)
+        self.choices.pop()
+        self.memo = before
+        return made
 
     def reduce(self, op: str, lanes: Lanes, inner: Expr) -> Tiled:
         """The innermost lane first: threads hold most of it, so that they have little to exchange for the others."""
@@ -230,10 +250,17 @@ class Tiler(Addresser):
     # --- memory -----------------------------------------------------------------------------------
 
     def load(self, b: Buffer, at: Expr, stem: str) -> Tiled:
-        offsets, lanes = self.offsets(at)
+        offsets, own = self.offsets(at)
+        choices = self.choices if strays(Load(b, (at,))) else []
+        lanes = self.sort((*own, *(v for c in choices for v in c.lanes)))
+        if lanes != own:
+            offsets = [Tiled(self.spread_to(offsets[0], lanes), lanes), *offsets[1:]]
         at_each = tuple(self.broadcast(o, lanes) for o in offsets)
-        once = b.name in self.streams
-        e = tile.Load(b, at_each, self.mask(lanes), _zero(b.dtype), once=once)
+        mask = self.mask(lanes)
+        for c in choices:
+            asked = self.broadcast(c, lanes)
+            mask = asked if mask is None else Bin("&", mask, asked)
+        e = tile.Load(b, at_each, mask, _zero(b.dtype), once=b.name in self.streams)
         return self.emit(stem, b.dtype, e, lanes)
 
     def search(self, b: Buffer, lo: Expr, hi: Expr, key: Expr, near: bool) -> Tiled:
@@ -288,13 +315,26 @@ class Tiler(Addresser):
 
     def dot(self, lanes: Lanes, inner: Expr, acc: Expr | None) -> Tiled | None:
         """sum over k of a[m, k] * b[k, n]  ->  dot(a, b); else None, and `why` says what is in the way"""
+        sides = self.sides(lanes, inner)
+        if sides is None:
+            return None
+        (k,) = lanes
+        state = self.sort(v for f in factors(inner) for v in self.value(f).lanes if v is not k)
+        a, b = (self.side(side) for side in sides)
+        a, b = self.agree(a, b, all(self.lone(side) for side in sides))
+        made_a, made_b = self.oriented(a, (state[0], k)), self.oriented(b, (k, state[1]))
+        start = None if acc is None else self.broadcast(self.value(acc), state)
+        d = "f64" if dtype_of(a.e) == "f64" else "f32"
+        return Tiled(tile.Dot(made_a, made_b, start, d), state)
+
+    def sides(self, lanes: Lanes, inner: Expr) -> tuple[list[Expr], list[Expr]] | None:
+        """The factors of two matrices that an expression multiplies, if lanes of it fold to a product."""
         terms = factors(inner)
         if len(lanes) != 1 or len(terms) < 2:
             self.why = "several lanes are folded" if len(lanes) != 1 else f"{inner} is no product"
             return None
-        k = lanes[0]
-        tiles = [self.value(f) for f in terms]
-        state = self.sort(v for t in tiles for v in t.lanes if v is not k)
+        k, of = lanes[0], {f: self.lanes(f) for f in terms}
+        state = self.sort(set().union(*of.values()) - {k})
         small = [v for v in (*state, k) if self.dims[v] < DOT_MIN]
         if len(state) != 2 or small:
             extent = (
@@ -304,21 +344,15 @@ class Tiler(Addresser):
             )
             self.why = extent or f"the result has {len(state)} lanes, not 2"
             return None
-        sides: tuple[list[Expr], list[Expr]] = ([], [])
-        for f, t in zip(terms, tiles, strict=True):
-            if set(t.lanes) == {*state, k} or set(t.lanes) == set(state):
-                self.why = f"{f} depends on both sides"
-                return None
-            sides[1 if state[1] in t.lanes else 0].append(f)
-        if any(not any(k in self.value(f).lanes for f in side) for side in sides):
+        both = next((f for f in terms if of[f] >= {*state}), None)
+        if both is not None:
+            self.why = f"{both} depends on both sides"
+            return None
+        made = tuple([f for f in terms if (state[1] in of[f]) == n] for n in (False, True))
+        if any(all(k not in of[f] for f in side) for side in made):
             self.why = f"one side does not depend on {k.name}"
             return None
-        a, b = (self.side(side) for side in sides)
-        a, b = self.agree(a, b, all(self.lone(side) for side in sides))
-        made_a, made_b = self.oriented(a, (state[0], k)), self.oriented(b, (k, state[1]))
-        start = None if acc is None else self.broadcast(self.value(acc), state)
-        d = "f64" if dtype_of(a.e) == "f64" else "f32"
-        return Tiled(tile.Dot(made_a, made_b, start, d), state)
+        return made[0], made[1]
 
     def side(self, terms: list[Expr]) -> Tiled:
         """One operand: a lone 16-bit load stays 16-bit, anything else is computed."""
@@ -327,10 +361,7 @@ class Tiler(Addresser):
             if isinstance(f, Cast) and dtype_of(f.a) in HALF:
                 return self.value(f.a)
             return self.value(f)
-        product = terms[0]
-        for f in terms[1:]:
-            product = product * f
-        t = self.value(product)
+        t = self.value(product(terms))
         half = {dtype_of(f.a) for f in terms if isinstance(f, Cast) and dtype_of(f.a) in HALF}
         e = Cast(half.pop(), t.e) if half else t.e
         return self.emit("side", dtype_of(e), e, t.lanes)

@@ -23,6 +23,7 @@ from tilewright.ir.expr import (
     Var,
     cast,
     const,
+    dtype_of,
     eq,
     minimum,
     select,
@@ -33,7 +34,7 @@ from tilewright.ir.node import walk
 from tilewright.lowering.early import early
 from tilewright.lowering.hoist import hoist
 from tilewright.lowering.lanes import lane_extents, value_lanes
-from tilewright.lowering.tile_address import factors
+from tilewright.lowering.tile_address import product
 from tilewright.lowering.tile_append import append
 from tilewright.lowering.tile_expr import Tiler
 from tilewright.lowering.tile_order import lane_order
@@ -277,8 +278,8 @@ class _Lower:
         lanes, guards = tuple(self.open[at:]), self.t.guards[masks:]
         asked = [v.name for v in lanes if v.name in self.p.tensor]
         self.t.why, before = f"{m.name} folds no product of tiles", len(self.t.out)
-        if asked and m.name == "sum":
-            args = [self.by_factor(args[0], guards)]
+        if m.name == "sum":
+            args = [self.by_side(args[0], lanes, guards)]
         self.folded(state, m, args, lanes, guards)
         if asked and not any(isinstance(n, tile.Dot) for n in walk(tuple(self.t.out[before:]))):
             raise refuse(f"tensorise({asked[0]})", self.t.why, "change the lanes, or leave it out")
@@ -336,18 +337,18 @@ class _Lower:
                 e = select(g, e, identity)
         return e
 
-    def by_factor(self, e: Expr, guards: list[Var]) -> Expr:
-        """where(g, a * b, 0) -> where(g, a, 0) * where(g, b, 0), so that a product stays one: all factors or none"""
+    def by_side(self, e: Expr, lanes: Lanes, guards: list[Var]) -> Expr:
+        """where(g, a * b, 0) -> where(g, a, 0) * where(g, b, 0), so that a product of matrices stays one"""
+        zero = Const(0.0 if dtype_of(e) in FLOATS else 0, dtype_of(e))
+        sides = self.t.sides(lanes, e)
         for g in guards:
-            held, zero = set(self.t.env[g].lanes), Const(0.0, "f32")
-            if self.t.vanishes(e, zero, g):
+            if sides is None or self.t.vanishes(e, zero, g):
                 continue
-            made = const(1.0)
-            for f in factors(e):
-                if not held <= self.t.lanes(f):
-                    return e
-                made = made * (f if self.t.vanishes(f, zero, g) else select(g, f, 0.0))
-            e = made
+            made = [product(side) for side in sides]
+            if not all(set(self.t.env[g].lanes) <= self.t.lanes(side) for side in made):
+                return e
+            made = [a if self.t.vanishes(a, zero, g) else select(g, a, zero) for a in made]
+            e, sides = product(made), ([made[0]], [made[1]])
         return e
 
     def neutral(self, m: Monoid, args: Sequence[Expr], guards: list[Var]) -> list[Expr]:

@@ -157,9 +157,9 @@ class Step(Statement):
         return [text(s.hi) for s in (*self.nest.free[-1:], *(r.loop for r in self.nest.reductions))]
 
     def packed(self, ints: Sequence[int]) -> int:
-        """The setting: one is for all statements, several are for one each."""
+        """The setting: that of a work list, or one for all statements, or several for one each."""
         at = self.setting_at
-        several = len(ints) > at + 1
+        several = self.lists is None and len(ints) > at + 1
         return ints[at + self.nth if several else at] if at < len(ints) else 0
 
     @cached_property

@@ -53,7 +53,10 @@ def is_crossed(traced: Traced, names: Collection[str]) -> bool:
 
 
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
-    """The storage order a statement needs of a sparse argument: rows, columns or single entries first."""
+    """The storage order a statement needs of a sparse argument: rows, columns or single entries first.
+
+    Where a list names rows, their entries are found by row.
+    """
     in_parts = arg.kind.startswith("parts+") and stored_dims(arg.kind) == 2
     if arg.kind not in ("csr", "bsr", "block_mask") and not in_parts:
         return arg.kind
@@ -67,7 +70,8 @@ def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = (
         if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:
             row, col = n.indices[0], n.indices[1]
             if row in held and col in held and not in_parts:
-                return by_row if nested else "bcoo" if blocked else "coo"
+                by_list = {row, col} & {x.index for x in s.listed}
+                return by_row if nested or by_list else "bcoo" if blocked else "coo"
             if col in held and row not in held:
                 return by_column
             break

@@ -130,7 +130,8 @@ class CFunction:
 def triton_caller(compiled: Any, grid: Callable[..., int]) -> Call:
     """The same for a compiled Triton kernel, past Triton's own dispatch.
 
-    Addresses go in as plain integers: Triton would ask the driver about every tensor.
+    Addresses go in as plain integers: Triton would ask the driver about every tensor. A kernel that takes no tensors
+    writes nothing, and is not launched.
     """
     run = compiled.run
     function, packed = compiled.function, compiled.packed_metadata
@@ -143,7 +144,7 @@ def triton_caller(compiled: Any, grid: Callable[..., int]) -> Call:
         scalars: Sequence[float],
     ) -> None:
         programs = grid(*sizes)
-        if programs:
+        if programs and tensors:
             stream = stream_of(tensors[0].get_device())
             run(
                 programs, 1, 1, stream, function, packed, None, None, None, *where, *sizes, *scalars

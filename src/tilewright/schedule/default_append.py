@@ -90,19 +90,22 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
 
 
 def _begun(s: Scheduled, candidates: Loop, warps: int) -> Scheduled:
-    """Rows that begin with something: as many in a program as it looks at, their columns in lanes."""
+    """Rows that begin with something: as many in a program as it looks at, in turns; their columns in lanes."""
     name, known = candidates.var.name, {x.var.name: x for x in loops(s.program)}
     nest = nest_of(replace(s.program, body=s.program.body[-1:]))
     rows, columns = (x.var.name for x in nest.spatial)
     lane = known.get(f"{name}_i", known.get(name))
     high = int(lane.hi.value) if lane and lane.kind == "lane" and isinstance(lane.hi, Const) else 1
-    s = s.then("split", columns, max(ROW_CELLS * warps // high, WARP))
-    s = s.then("kind", f"{columns}_i", "lane")
+    most = ROW_CELLS * warps
+    s = s.then("split", columns, max(most // high, WARP)).then("kind", f"{columns}_i", "lane")
     if f"{name}_o" not in known:  # candidates were not cut: all are lanes, or each has a program
         s = s.then("kind", rows, known[name].kind)
         return s if known[name].kind == "lane" else s.then("merge", name, rows)
-    s = s.then("split", rows, high).then("kind", f"{rows}_i", "lane")
-    return s.then("kind", f"{rows}_o", "grid").then("merge", f"{name}_o", f"{rows}_o")
+    s, inner = s.then("split", rows, high), f"{rows}_i"
+    if high * WARP > most:
+        s, inner = s.then("split", inner, most // WARP), f"{inner}_i"
+    s = s.then("kind", inner, "lane").then("kind", f"{rows}_o", "grid")
+    return s.then("merge", f"{name}_o", f"{rows}_o")
 
 
 def _behind(s: Scheduled, groups: Loop, setting: Setting) -> Scheduled:

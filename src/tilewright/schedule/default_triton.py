@@ -8,6 +8,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
     a dense product               tiles of bm x bn x bk, grid in groups; the sums of its last wave in pieces
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
+    several reductions            share a tile of LANES a warp: the innermost has its lanes first
     monoids without a lane form   serial, in order
     small parts, and tests        schedule/default_look.py
     a compacted list              schedule/default_append.py; of what a product makes: in the product's tiles
@@ -16,6 +17,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from tilewright.ir import flat
 from tilewright.ir.expr import Const, Load
@@ -29,14 +31,20 @@ from tilewright.schedule.edit import loops
 from tilewright.schedule.options import CORES, WARPS, Setting
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import (
+    DOT_ROWS,
     Nest,
     Reduction,
     bounds_another,
     inside_blocks,
     is_steady,
     is_unit,
+    multiplies,
     nest_of,
     product_of,
+)
+
+LANES = (
+    1024  # numbers that a reduction holds at once, over all lanes, for each warp: 32 of a thread
 )
 
 
@@ -224,8 +232,10 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         s = s.then("split", name, setting.get("edges", 32))
         s = s.then("kind", f"{name}_i", "lane")
         s = s.then("kind", f"{name}_o", "grid")
+        for r in reversed(dense):
+            s = _dense_reduction(s, nest, r, setting)
         for r in dense:
-            s = by_lane(_dense_reduction(s, nest, r, setting), r)
+            s = by_lane(s, r)
         return s
     s = _features(s, nest, setting)
     first = nest.free[0] if len(nest.free) > 1 and not nest.reductions else None
@@ -264,8 +274,26 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
         return s.then("lane", r.name, setting["inner"])
     if setting.get("whole") and not r.depth and nest.rows is None:
         return s.then("lane", r.name, setting["width"])
-    s = s.then("split", r.name, setting.get("width", 32))
-    return s.then("kind", f"{r.name}_i", "lane")
+    width = setting.get("width", 32)
+    asked = setting.get("edges", 1) * width
+    width = min(
+        width, max(asked, LANES * setting.get("warps", WARPS)) // _held(s, nest, r, setting)
+    )
+    return s.then("split", r.name, width).then("kind", f"{r.name}_i", "lane") if width > 1 else s
+
+
+def _held(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -> int:
+    """How many lanes of other loops there are in what a reduction folds; products of matrices hold none of it."""
+    args = tuple(a for f in r.folds for a in f.args)
+    lanes = {x.var.name: x for x in loops(s.program) if x.kind == "lane"}
+    found: dict[Loop, int] = {}
+    for x in (*nest.spatial, *(o.loop for o in nest.reductions if o is not r)):
+        lane = lanes.get(x.var.name) or lanes.get(f"{x.var.name}_i")
+        if lane is not None and isinstance(lane.hi, Const) and nest.enters(x.var, *args):
+            found[x] = 1 << (int(lane.hi.value) - 1).bit_length()
+    if min(found.values(), default=0) >= DOT_ROWS and multiplies(nest, r, *found):
+        return 1
+    return prod(found.values()) * (setting.get("rows", 8) if nest.rows is not None else 1)
 
 
 def _rest_to_grid(s: Scheduled, nest: Nest, but: Loop | None = None) -> Scheduled:

@@ -11,6 +11,7 @@ from functools import cached_property
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Load, Var
 from tilewright.ir.flat import Loop
+from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
 from tilewright.schedule.edit import uses
 
@@ -180,7 +181,7 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
     counts. One of m and n may be the inside of a group that has a list of its own, or of a listed tile.
     """
     for r in nest.reductions:
-        if r.variable or r.constant or r.depth or len(r.folds) != 1 or _asks_memory(r.loop):
+        if r.variable or r.constant or r.depth or len(r.folds) != 1 or _asks_memory(nest, r.loop):
             continue
         fold = r.folds[0]
         if fold.monoid.name != "sum":
@@ -196,15 +197,28 @@ def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
             b = [x for x in only[1] if x not in only[0]]
             if a and b and any(x in nest.free for x in (*a, *b)) and not bounds_another(nest, r):
                 m, n = sorted((a[-1], b[-1]), key=nest.spatial.index)
-                if nest.fits_lanes(m) and nest.fits_lanes(n):
+                both = any(nest.enters(m.var, f) and nest.enters(n.var, f) for f in sides)
+                if nest.fits_lanes(m) and nest.fits_lanes(n) and not both:
                     return m, n, r
     return None
 
 
-def _asks_memory(loop: Loop) -> bool:
-    """Whether what is inside a loop is done or not as memory says, entry by entry."""
-    asked = (n.cond for n in walk(loop.body) if isinstance(n, stmt.Guard))
-    return any(isinstance(n, Load) for c in asked for n in walk(c))
+def multiplies(nest: Nest, r: Reduction, *sides: Loop) -> bool:
+    """Whether a sum over r is a product of two matrices: sum over k of a[m, k] * b[k, n], with sides m and n."""
+    if len(sides) != 2 or len(r.folds) != 1 or r.folds[0].monoid.name != "sum":
+        return False
+    m, n = ([f for f in _factors(r.folds[0].args[0]) if nest.enters(x.var, f)] for x in sides)
+    apart = not any(f in n for f in m)
+    return apart and all(any(nest.enters(r.loop.var, f) for f in side) for side in (m, n))
+
+
+def _asks_memory(nest: Nest, loop: Loop) -> bool:
+    """Whether what is inside a loop is done or not as memory says, entry by entry, or as a search found."""
+    asked = [n.cond for n in walk(loop.body) if isinstance(n, stmt.Guard)]
+    found = (m for c in asked for v in walk(c) for m in nest.made_of.get(v, ()))
+    return any(isinstance(n, Load) for c in asked for n in walk(c)) or any(
+        isinstance(m, Lookup) for m in found
+    )
 
 
 def _factors(e: Expr) -> list[Expr]:

@@ -203,6 +203,12 @@ def test_a_wrong_tile_shape_raises() -> None:
         tiles(tile.Set(V, tile_load(RANGE)), dims={"r": 8, "c": 4}, types={V: ("r", "c")})
 
 
+def test_a_variable_that_is_set_again_keeps_its_dtype() -> None:
+    first, again = (tile.Full(Const(0.0, d), d, ("r",)) for d in ("f32", "f64"))
+    with pytest.raises(ValueError, match="v is f32 and is set again to f64"):
+        tiles(tile.Set(V, first), tile.Set(V, again), dims={"r": 8}, types={V: ("r",)})
+
+
 def test_tiles_of_different_rank_do_not_meet() -> None:
     wide = tile.Full(Const(0.0, "f32"), "f32", ("c", "r"))
     with pytest.raises(ValueError, match="meet"):

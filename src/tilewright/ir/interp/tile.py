@@ -1,9 +1,9 @@
 """Tile form, interpreted: tiles are arrays whose axes are the declared dims. Strict where Triton is strict.
 
 Checked: a Set has exactly the dims its variable declares; tiles meet only with equal rank; a mask fits its
-pointers; dims are powers of two; dot operands have one dtype and at least 16 in each dim; a variable set only
-inside a loop or one branch is gone after it; counters are zero again at the end. Workspaces (role work)
-start poisoned. Programs run whole, one after the other, in any `order`.
+pointers; dims are powers of two; dot operands have one dtype and at least 16 in each dim; a variable that is set
+again keeps its dtype; one set only inside a loop or one branch is gone after it; counters are zero again at the end.
+Workspaces (role work) start poisoned. Programs run whole, one after the other, in any `order`.
 
     run_tile(program, arrays, {"n_f": 48, "n_slots": 3, ...}, order="reverse")["y"]
 """
@@ -53,6 +53,7 @@ class _Run(Maker):
         self.memory = memory
         self.dims, self.types = dict(p.dims), dict(p.types)
         self.env: Env = {}
+        self.held: dict[Var, str] = {}  # the dtypes of what variables were set to
         self.now: tile.Stmt | None = None
         for d, n in p.dims:
             if n & (n - 1) or n < 1:
@@ -223,6 +224,9 @@ class _Run(Maker):
             raise self.fail(f"{v.name} is declared {want} but has shape {np.shape(value)}")
         if dtype in FLOAT and v.dtype not in FLOAT:
             raise self.fail(f"{v.name} is {v.dtype} but gets {dtype}")
+        if v in self.env and dtype != self.held.get(v, dtype):
+            raise self.fail(f"{v.name} is {self.held[v]} and is set again to {dtype}")
+        self.held[v] = dtype
         made = convert(value, v.dtype)
         if dtype == "i64" and not np.array_equal(made, value):
             raise self.fail(f"{v.name} is {v.dtype} and cannot hold {value}")

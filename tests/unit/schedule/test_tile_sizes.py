@@ -1,0 +1,88 @@
+"""Default schedules for Triton: what a thread holds stays within what it has registers for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tile_sizes import MOST, largest
+
+import tilewright as tw
+from tilewright import driver
+from tilewright.formats.bind import bind
+from tilewright.formats.storage import Spec
+from tilewright.ir import tile
+from tilewright.ir.node import walk
+from tilewright.language.trace import trace
+
+WIDE = {"edges": 32, "width": 128, "warps": 4}
+TILES = {"bm": 64, "bn": 64, "bk": 32, "warps": 4}
+
+
+def embedded(x: Any, w: Any, at: Any, y: Any) -> None:
+    i, g, f = tw.axes("i g f")
+    y[f] = tw.sum((i, g), x[at[i], g] * w[f, g])
+
+
+def three_sums(x: Any, w: Any, v: Any, y: Any) -> None:
+    i, g, h, f = tw.axes("i g h f")
+    y[f] = tw.sum((i, g, h), tw.exp(x[i, g] * w[f, h]) * v[g, h])
+
+
+def inside_a_group(x: Any, w: Any, ks: Any, count: Any, y: Any) -> None:
+    I, n, p = tw.axes("I n p")
+    i = tw.part(I, 2, "i")
+    k = tw.listed("k", ks[I, p], p, below=count[I])
+    y[i, n] = tw.sum(k, tw.tanh(x[i, k] * w[n, k]))
+
+
+def rows_begin(x: Any, b: Any, rows: Any, count: Any, y: Any) -> None:
+    I, i, n = tw.axes("I i n")
+    tw.append(rows, count, I, where=tw.not_equal(x[I, 0], 0), over=I, ordered=False)
+    y.sized(x.dim(0), b.dim(1))
+    y[i, n] = b[i, n] * 2.0
+
+
+def quotients(x: Any, s: Any, k: Any, w: Any, y: Any) -> None:
+    i, n, f = tw.axes("i n f")
+    y[i, n] = tw.sum(f, x[i, f] / (s[f] + k[i]) * w[f, n])
+
+
+def scaled(x: Any, s: Any, w: Any, y: Any) -> None:
+    """What scales a row vanishes nowhere."""
+    i, n, f = tw.axes("i n f")
+    y[i, n] = tw.sum(f, x[i, f] * s[i] * w[f, n])
+
+
+def of_both(x: Any, w: Any, c: Any, y: Any) -> None:
+    i, n, f = tw.axes("i n f")
+    y[i, n] = tw.sum(f, x[i, f] * w[f, n] * c[i, n])
+
+
+RANKS = {"x": 2, "w": 2, "v": 2, "b": 2, "c": 2, "ks": 2, "at": 1, "count": 1, "rows": 1}
+INDEX = ("ks", "at", "count", "rows")
+
+
+def lowered(fn: Any, setting: dict[str, int]) -> tile.Program:
+    t = trace(fn)
+    dtypes = {n: "i32" if n in INDEX else "f64" for n in t.inputs}
+    specs = {n: Spec("dense", dtypes[n], RANKS.get(n, 1)) for n in t.inputs}
+    return driver.to_tile(bind(t, specs).program, setting, {}, {})
+
+
+@pytest.mark.parametrize("setting", [WIDE, TILES, {"width": 128, "warps": 4}], ids=str)
+@pytest.mark.parametrize("fn", [embedded, three_sums, inside_a_group, quotients, scaled, of_both])
+def test_threads_have_room(fn: Any, setting: dict[str, int]) -> None:
+    held, value = largest(lowered(fn, setting), 4)
+    assert held <= MOST, value
+
+
+def test_many_rows_begin_in_turns() -> None:
+    made = lowered(rows_begin, {"width": 128, "warps": 4})
+    assert largest(made, 4)[0] <= MOST and any(isinstance(n, tile.For) for n in walk(made.body))
+
+
+@pytest.mark.parametrize("fn", [quotients, scaled])
+def test_products_of_what_does_not_vanish(fn: Any) -> None:
+    """Where a tile of k sticks out, each side is 0: still a product of matrices."""
+    assert any(isinstance(n, tile.Dot) for n in walk(lowered(fn, TILES).body))
