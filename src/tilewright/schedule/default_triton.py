@@ -43,9 +43,9 @@ from tilewright.schedule.shape import (
     product_of,
 )
 
-LANES = (
-    1024  # numbers that a reduction holds at once, over all lanes, for each warp: 32 of a thread
-)
+LANES = 1024  # numbers that a reduction holds, over all lanes, for each warp: 32 of a thread
+# Lanes of an inner reduction that is not cut; of each part of a longer one, of which several are on their way at once
+WHOLE, PART = 512, 128
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
@@ -271,7 +271,7 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
     if not any(is_unit(r.loop.var, n.indices[0]) for n in loads):
         return s
     if setting.get("inner"):
-        return s.then("lane", r.name, setting["inner"])
+        return _whole(s, r, setting["inner"])
     if setting.get("whole") and not r.depth and nest.rows is None:
         return s.then("lane", r.name, setting["width"])
     width = setting.get("width", 32)
@@ -280,6 +280,15 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
         width, max(asked, LANES * setting.get("warps", WARPS)) // _held(s, nest, r, setting)
     )
     return s.then("split", r.name, width).then("kind", f"{r.name}_i", "lane") if width > 1 else s
+
+
+def _whole(s: Scheduled, r: Reduction, most: int) -> Scheduled:
+    """All of an inner reduction in lanes, as many as it needs if that is known; of a very long one, a part at once."""
+    if isinstance(r.loop.hi, Const):
+        most = min(most, max(DOT_ROWS, 1 << (int(r.loop.hi.value) - 1).bit_length()))
+    if most <= WHOLE:
+        return s.then("lane", r.name, most)
+    return s.then("split", r.name, PART).then("kind", f"{r.name}_i", "lane")
 
 
 def _held(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -> int:

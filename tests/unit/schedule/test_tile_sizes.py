@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import torch
 from tile_sizes import MOST, largest
 
 import tilewright as tw
@@ -14,6 +16,7 @@ from tilewright.formats.storage import Spec
 from tilewright.ir import tile
 from tilewright.ir.node import walk
 from tilewright.language.trace import trace
+from tilewright.ops.backend import backend
 
 WIDE = {"edges": 32, "width": 128, "warps": 4}
 TILES = {"bm": 64, "bn": 64, "bk": 32, "warps": 4}
@@ -86,3 +89,22 @@ def test_many_rows_begin_in_turns() -> None:
 def test_products_of_what_does_not_vanish(fn: Any) -> None:
     """Where a tile of k sticks out, each side is 0: still a product of matrices."""
     assert any(isinstance(n, tile.Dot) for n in walk(lowered(fn, TILES).body))
+
+
+def test_inner_sums_are_no_longer_than_they_have_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 8 beside rows of 600: each has lanes of its own, and the long one is summed up part by part."""
+    found: dict[str, list[int]] = {}
+    real = driver.compile_triton
+
+    def compiled(*args: Any) -> Any:
+        made = real(*args)
+        found[made.name] = [int(n) for n in re.findall(r"# tile \w+ = (\d+)", made.text)]
+        return made
+
+    monkeypatch.setattr(driver, "compile_triton", compiled)
+    mask = tw.block_mask(torch.ones(1, 1, dtype=torch.bool), block=16)
+    q, k, v = (torch.ones(1, 1, 16, d, requires_grad=True) for d in (8, 8, 600))
+    with backend("triton"):
+        tw.attention(q, k, v, mask=mask).sum().backward()
+    for name in ("attention_blocks_d_q", "attention_blocks_d_k"):
+        assert sorted(set(found[name])) == [16, 128]
