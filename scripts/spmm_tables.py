@@ -18,14 +18,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 WIDTHS = (32, 64, 128, 256, 512)
 
 SPMM_MISS = """
-The goals (1.7x in fp32, 2.8x in bf16) are missed, and so are the 2.5x that bf16 has to reach over all 17 graphs; over
-the 15 that are not the largest it is 2.58x. The goal of bf16 lies beyond the floor of this run, below, that of fp32
-at it. From F = 128 on the larger graphs gather at 8 to 9 TB/s, which is the rate of the second-level cache; the
-smallest take 7 to 9 us whatever F is up to 128: a launch, and memory that is waited for. In bf16 cuSPARSE is at its
-best on long rows (proteins- and reddit-sized, from F = 128 on), where both run at the cache's rate; those two graphs
-were measured before rows ended in short rounds (the commit is in their file). Its algorithms 1 and 2 round partial
-sums to bf16: they are admitted with 4 times the tolerance that ours are held to (`vendor_error` in the file).
-Algorithm 3 is as right as ours; counted alone where the others are not, bf16 is 3.7x faster in the mean of 15 graphs.
+The goals (1.7x in fp32, 2.8x in bf16) are missed, and by a hundredth so are the 2.5x that bf16 has to reach. The goal of
+bf16 lies beyond the floor of this run, below, that of fp32 at it. From F = 128 on the larger graphs gather at 9 TB/s,
+which is the rate of the second-level cache; the smallest take 7 to 9 us whatever F is up to 128: a launch, and memory
+that is waited for. In bf16 cuSPARSE is at its best on long rows (proteins- and reddit-sized, from F = 128 on), where
+both run at the cache's rate. Its algorithms 1 and 2 round partial sums to bf16: they are admitted with 4 times the
+tolerance that ours are held to (`vendor_error` in the file). Algorithm 3 is as right as ours.
+
+One eager call was slower than torch's, 0.71x: the plan of proteins-sized in fp32 at F = 64 was held to 80 registers where
+it needs more. That bound has been corrected since; the case was not measured again. Work lists like those of the
+fastest settings, which `tw.tune` tries since, are not in this table.
 """.strip().splitlines()
 
 
@@ -36,17 +38,15 @@ def load(name: str) -> dict[str, Any]:
 
 def lines(machine: Callable[[str], str]) -> list[str]:
     return [
-        "## SpMM on the H200: best of sixteen settings, and how much faster than the best cuSPARSE algorithm",
+        "## SpMM on the H200: best of eighteen settings, and how much faster than the best cuSPARSE algorithm",
         "",
         machine("h200_spmm"),
-        "",
-        f"proteins- and reddit-sized, earlier: {machine('h200_spmm_large')}",
         "",
         *by_graph(),
         "",
         *SPMM_MISS,
         "",
-        *(at_the_floor(rows_of_all(), dtype, "over_vendor") for dtype in ("fp32", "bf16")),
+        *(at_the_floor(cases(), dtype, "over_vendor") for dtype in ("fp32", "bf16")),
         "",
         *plans(),
         "",
@@ -63,11 +63,9 @@ def at_the_floor(rows: list[dict[str, Any]], dtype: str, peer: str) -> str:
     return f"- {dtype}: at the floor ({first} {then}) {told}"
 
 
-def rows_of_all() -> list[dict[str, Any]]:
-    """Of all graphs; the largest were measured earlier."""
-    rows = list(load("h200_spmm")["rows"])
-    known = {r["graph"] for r in rows}
-    return rows + [r for r in load("h200_spmm_large")["rows"] if r["graph"] not in known]
+def cases() -> list[dict[str, Any]]:
+    """Of all graphs, widths and dtypes."""
+    return list(load("h200_spmm")["rows"])
 
 
 def means() -> dict[str, float]:
@@ -77,15 +75,15 @@ def means() -> dict[str, float]:
         ("over_vendor_bf16", "over_vendor", ("bf16",)),
         ("over_torch_eager", "over_torch_eager", ("fp32", "bf16")),
     ):
-        of = [r[key] for r in rows_of_all() if r["dtype"] in dtypes]
+        of = [r[key] for r in cases() if r["dtype"] in dtypes]
         made |= {name: mean(of), f"{name}_least": min(of)}
     return made
 
 
 def as_right() -> tuple[float, float]:
     """Over algorithms of cuSPARSE within the tolerance that ours are held to, in bf16: mean and least."""
-    rows = load("h200_spmm")["rows"]
-    of = [r["over_vendor_right"] for r in rows if r["dtype"] == "bf16" and r["over_vendor_right"]]
+    bf16 = [r for r in cases() if r["dtype"] == "bf16"]
+    of = [r["over_vendor_right"] for r in bf16 if r["over_vendor_right"]]
     return mean(of), min(of)
 
 
@@ -95,7 +93,7 @@ def mean(values: list[float]) -> float:
 
 def by_graph() -> list[str]:
     """Over the best cuSPARSE algorithm, for each graph and width."""
-    found = {(r["graph"], r["width"], r["dtype"]): r for r in rows_of_all()}
+    found = {(r["graph"], r["width"], r["dtype"]): r for r in cases()}
     graphs = list(dict.fromkeys(g for g, _, _ in found))
     rows = []
     for g in graphs:
@@ -137,7 +135,7 @@ def probes() -> list[str]:
 
 def plans() -> list[str]:
     """How far plans that nobody measured are from the best of the settings."""
-    rows = rows_of_all()
+    rows = cases()
     known = {r["graph"] for r in load("h200_spmm_probe")["rows"]}
     lines = []
     for name, of in (
