@@ -46,6 +46,8 @@ from tilewright.schedule.shape import (
 LANES = 1024  # numbers that a reduction holds, over all lanes, for each warp: 32 of a thread
 # Lanes of an inner reduction that is not cut; of each part of a longer one, of which several are on their way at once
 WHOLE, PART = 512, 128
+# Copies of a turn in a kernel, at most; of one that keeps several numbers of 64 bits
+COPIES, FEWEST = 64, 2
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
@@ -176,7 +178,7 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     alone = all(r.depth for r in nest.reductions if r is not entries)  # pieces are of one reduction
     listed = setting.get("listed") and alone and all(f.monoid.joins for f in entries.folds)
     spread = "work_list" if listed else "pad"
-    spread_by = [setting.get("rows", 8), setting.get("unroll", 1)]
+    spread_by = [setting.get("rows", 8), min(setting.get("unroll", 1), _copies(entries))]
     if listed and setting.get("shared"):
         spread_by.append(1)
     others = [x.var.name for x in loops(s.program) if x.kind == "grid"]
@@ -188,6 +190,12 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
     grids = [*others, first] if setting.get("outer") else [first, *others]
     s = s.then("order", *grids)
     return s.then("stream", *_read_once(entries)) if setting.get("stream") else s
+
+
+def _copies(entries: Reduction) -> int:
+    """How many copies of an entry's turn may stand in a kernel: exponentials of 64 bits are long, and compile so."""
+    several = (f.monoid for f in entries.folds if len(f.monoid.dtypes) > 1)
+    return FEWEST if any("f64" in m.dtypes for m in several) else COPIES
 
 
 def _read_once(entries: Reduction) -> list[str]:

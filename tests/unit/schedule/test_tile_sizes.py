@@ -108,3 +108,22 @@ def test_inner_sums_are_no_longer_than_they_have_to_be(monkeypatch: pytest.Monke
         tw.attention(q, k, v, mask=mask).sum().backward()
     for name in ("attention_blocks_d_q", "attention_blocks_d_k"):
         assert sorted(set(found[name])) == [16, 128]
+
+
+@tw.program
+def weighted(a: Any, s: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.softmax_sum(j, a[i, j] * s[j], x[j, f])
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.float64, 20), (torch.float32, 80)], ids=str)
+def test_exponentials_of_64_bits_have_few_copies(dtype: torch.dtype, most: int) -> None:
+    """Of a list of rows there are rounds of several lengths, each with its copies: they took a minute to compile."""
+    A = tw.SparseTensor.from_dense(torch.eye(40, dtype=dtype)).prepare()
+    x = torch.ones(40, 4, dtype=dtype)
+    with backend("triton"):
+        weighted(A, x[:, 0].contiguous(), x)
+        texts = [k.text for k in weighted.kernels(A, x[:, 0].contiguous(), x)]
+    (listed,) = (t for t in texts if "segs_ptr" in t)
+    rounds = re.findall(r"static_range\((\d+)\)", listed)
+    assert rounds and 2 * sum(map(int, rounds)) <= most
