@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from ops.places import Place
 from torch.nn.functional import linear
 
 import tilewright as tw
-from tilewright.ops import dynamic
+from tilewright.ops import dynamic, families
 from tilewright.ops.dynamic import auto
 from tilewright.ops.families import FAMILIES
 from tilewright.ops.products import _in_waves
@@ -312,3 +313,22 @@ def test_a_graph_does_not_copy_its_weights() -> None:
     assert plan is not None and plan.family is FAMILIES["k"]
     close(plan.run(x, by_k, None), linear(x, w))
     dynamic.forget()
+
+
+@pytest.mark.parametrize("shape", [(64, 128, 40), (70, 130, 33), (5, 64, 1), (32, 63, 8)], ids=str)
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("way", [families._by_groups, families._by_columns])
+def test_blocks_on_a_cpu(way: Any, density: float, shape: tuple[int, int, int]) -> None:
+    """Group by group, or column by column: the same; what is not listed is not read."""
+    m, k, n = shape
+    held = (
+        torch.rand(-(-m // 32), -(-k // 64), generator=torch.Generator().manual_seed(4)) < density
+    )
+    whole = held.repeat_interleave(32, 0).repeat_interleave(64, 1)[:m, :k]
+    x, w = randn(m, k) * whole, randn(n, k, seed=2)
+    index = families.FAMILIES["blocks"].detect(x)
+    dirty = x.masked_fill(~whole, float("nan"))
+    close(way(dirty, w, index), x @ w.T)
+    w.mul_(2.0)  # a copy that is kept notices
+    close(way(dirty, w, index), x @ w.T)
+    close(way(dirty, w.requires_grad_(), index).detach(), (x @ w.T).detach())

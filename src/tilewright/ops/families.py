@@ -22,7 +22,11 @@ from torch import Tensor
 from tilewright.ops.backend import any_order, backend_of
 from tilewright.ops.found import GROUP, found_lists, found_rows
 from tilewright.ops.index import Index, Tile
+from tilewright.ops.kept import multiplied
 from tilewright.ops.pattern import Pattern
+from tilewright.runtime import pages
+
+FEW = 128  # rows that a column of blocks has, from which on they are multiplied together
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,28 @@ def _listed(x: Tensor, w: Tensor, index: Index, b: Tensor | None = None) -> Tens
 def _blocks(x: Tensor, w: Tensor, index: Index, b: Tensor | None = None) -> Tensor:
     if backend_of(x.device) != "c":
         return _listed(x, w, index, b)
-    y = _by_columns(x, w, index)
+    wide = x.dtype == w.dtype and x.dtype.itemsize > 2
+    shared = int(index.counts.sum()) * (index.tile[0] or 1) // max(index.grid[1], 1)
+    y = (_by_groups if wide and shared < FEW else _by_columns)(x, w, index)
     return y if b is None else y + b
+
+
+def _by_groups(x: Tensor, w: Tensor, index: Index) -> Tensor:
+    """For each group of rows, its blocks times the parts of w that they meet, added up in place."""
+    high, wide = index.tile
+    assert high and wide
+    y = pages.empty((x.shape[0], w.shape[0]), x.dtype)
+    x, by_k = x.detach(), multiplied(w, "k").detach().t()
+    lists = zip(index.positions.tolist(), index.counts.tolist(), strict=True)
+    for g, (columns, count) in enumerate(lists):
+        rows = slice(g * high, (g + 1) * high)
+        part = y[rows]
+        for n, c in enumerate(columns[:count]):
+            k = slice(c * wide, (c + 1) * wide)
+            torch.addmm(part, x[rows, k], by_k[k], beta=int(n > 0), out=part)
+        if not count:
+            part.zero_()
+    return y
 
 
 def _by_columns(x: Tensor, w: Tensor, index: Index) -> Tensor:
@@ -72,7 +96,7 @@ def _by_columns(x: Tensor, w: Tensor, index: Index) -> Tensor:
     order = column.argsort(stable=True)
     first = row[order][:, None] * high + torch.arange(high)
     wide_dtype = torch.promote_types(x.dtype, torch.float32)  # sums of parts are rounded once
-    out = x.new_zeros(x.shape[0], w.shape[0], dtype=wide_dtype)
+    out = pages.zeros((x.shape[0], w.shape[0]), wide_dtype)
     parts = first.split(torch.bincount(column, minlength=columns).tolist())
     for c, part in enumerate(parts):
         rows, k = part.flatten(), slice(c * wide, (c + 1) * wide)

@@ -35,13 +35,17 @@ def forget() -> None:
 
 
 def k_major(t: Tensor, again: bool = False) -> Tensor:
-    """The same matrix [rows, k] with all rows of one k side by side, as GPUs gather k's. again: it will come again."""
-    if backend_of(t.device) != "triton" or t.stride(0) == 1:
+    """The same matrix [rows, k] with all rows of one k side by side, as k's are gathered. again: it will come again.
+
+    On a CPU one that may be trained, or does not come again, stays as it is: a copy would cost more than it saves.
+    """
+    if t.stride(0) == 1:
         return t
-    trained = t.requires_grad and torch.is_grad_enabled()
-    if not again or trained or not keeps(t) or t.is_inference():
-        return t.t().contiguous().t()
-    return _copy(t)
+    on_gpu = backend_of(t.device) == "triton"
+    trained = t.requires_grad and (torch.is_grad_enabled() or not on_gpu)
+    if again and not trained and keeps(t) and not t.is_inference():
+        return _copy(t)
+    return t.t().contiguous().t() if on_gpu else t
 
 
 def multiplied(w: Tensor, axis: str) -> Tensor:
@@ -53,7 +57,7 @@ def multiplied(w: Tensor, axis: str) -> Tensor:
 def by_lanes(t: Tensor) -> bool:
     """Whether a GPU multiplies without tensor cores. Threads then read the n's of one k from shared memory at once;
     where their k's lie side by side all of them are in one bank."""
-    return t.element_size() > 2 and _exact()
+    return backend_of(t.device) == "triton" and t.element_size() > 2 and _exact()
 
 
 def _exact() -> bool:

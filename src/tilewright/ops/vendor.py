@@ -21,6 +21,7 @@ from tilewright.ir.expr import Bin, Expr, Load
 from tilewright.language.trace import Traced
 from tilewright.ops.backend import as_written
 from tilewright.ops.dtypes import TORCH
+from tilewright.runtime import pages
 
 Axes = tuple[Index, Index]
 Served = Callable[..., Tensor]
@@ -101,7 +102,7 @@ class Product:
         b = self.operand(tensors, self.b, (self.k, n))
         plus = None if self.bias is None else self.operand(tensors, self.bias, self.bias.indices)
         if self.listed:
-            y = a.new_zeros(a.shape[0], b.shape[1]) if into is None else into
+            y = pages.zeros((a.shape[0], b.shape[1]), a.dtype) if into is None else into
             self.over(y, a, b, plus, self.listed[0], tensors)
         else:
             y = _product(a, b, plus)
