@@ -22,6 +22,7 @@ from tilewright.bench import (
     main,
     probes,
     roof,
+    spmm,
     spmm_report,
     subject,
     tables,
@@ -431,3 +432,14 @@ def test_floors_are_a_launch_and_bytes() -> None:
     made = roof.floors(rows, rates)
     assert made.overhead_ms == pytest.approx(1.0)
     assert made.share == pytest.approx(0.5**0.5) and made.over_peer == pytest.approx(2.0 * 2**0.5)
+
+
+def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For graphs of any size, as their settings are completed; what only a plan needs makes no kernel."""
+    found = [graphs.generate(str(n), graphs.PowerLaw(n, 8 * n, 0.9, 100), "cpu") for n in (50, 60)]
+    lists = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1}
+    made = spmm.tasks(found, (32,), (torch.float32,), [lists, {**lists, "long": 16, "chunk": 128}])
+    assert [t["setting"]["width"] for t in made] == [32]
+    large = graphs.generate("large", graphs.PowerLaw(90_000, 200_000, 0.9, 100), "cpu")
+    made = spmm.tasks([*found, large], (256,), (torch.float32,), [lists])
+    assert len(made) == 2 and made[0]["setting"]["outer"] != made[1]["setting"]["outer"]

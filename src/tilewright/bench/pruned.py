@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, subject, timing, vendor
+from tilewright.bench import check, spmm, subject, timing, vendor
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import BYTES
 from tilewright.bench.suite import Run, dtype_name, dtypes_of, seeded
@@ -39,14 +39,7 @@ def measure(run: Run) -> int:
     columns = options.widths or (QUICK_COLUMNS if options.quick else COLUMNS)
     every = list(masks(options.data, options.graphs, options.device))
     if cuda:
-        shapes = sorted({(m.rows, m.cols) for m in every})
-        tasks = [
-            {"shape": s, "columns": n, "setting": k}
-            for s in shapes
-            for n in columns
-            for k in _used(run)
-        ]
-        run.warm(tasks).wait()
+        run.warm(spmm.tasks(every, columns, (dtype,), _used(run))).wait()
     for mask in every:
         for n in columns:
             if run.late:
@@ -90,8 +83,12 @@ def _case(run: Run, mask: Graph, columns: int, dtype: torch.dtype) -> dict[str, 
     if device == "cuda":
         _on_cuda(run, row, mask, a, w, values, x, reference)
     else:
-        spmm = subject.function("spmm")
-        calls = {"ours": lambda: spmm(a, x), "dense": lambda: w @ x, "vendor": lambda: a_torch @ x}
+        product = subject.function("spmm")
+        calls = {
+            "ours": lambda: product(a, x),
+            "dense": lambda: w @ x,
+            "vendor": lambda: a_torch @ x,
+        }
         for name, ms in run.cpus_ms(calls).items():
             row[f"{name}_ms"] = ms
     best = least(row.get(f"{n}_ms") for n in ("dense", "vendor"))
@@ -109,14 +106,8 @@ def _used(run: Run) -> list[dict[str, Any]]:
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
-    rows, cols = task["shape"]
-    made = Graph("", torch.arange(rows + 1).int(), torch.arange(rows).int() % cols, cols)
-    made = Graph("", made.indptr.cuda(), made.indices.cuda(), cols)
-    values = torch.ones(made.nnz, dtype=torch.float16, device="cuda")
-    a = SparseTensor.from_torch(made.torch_csr(values)).prepare()
-    x = torch.ones(cols, task["columns"], dtype=torch.float16, device="cuda")
-    subject.op("spmm").plan(a, x, setting=task["setting"]).launch()
-    torch.cuda.synchronize()
+    """Compile one setting, as the suite of SpMM does."""
+    spmm.warm(task, None)
 
 
 def _on_cuda(

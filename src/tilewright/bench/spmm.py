@@ -67,7 +67,8 @@ def measure(run: Run) -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     names, widths, settings = _names(run), _widths(run), _settings(run)
     loaded = {name: graphs.load(name, run.options.data, "cuda") for name in names}
-    warming = run.warm(_tasks(run, list(loaded.values()), widths, settings))
+    dtypes = dtypes_of(run, DTYPES)
+    warming = run.warm(tasks(list(loaded.values()), widths, dtypes, settings))
     overhead: dict[str, float] = {}
     warming.wait()
     with run.part("call overhead"):
@@ -75,7 +76,7 @@ def measure(run: Run) -> int:
     probe = probes.load(run.options.probes, "spmm_units")
     for graph in loaded.values():
         work: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        for dtype in dtypes_of(run, DTYPES):
+        for dtype in dtypes:
             with run.part(f"{graph.name} {dtype_name(dtype)}"):
                 held = _subject(graph, dtype, work)
                 for width, reduce in itertools.product(widths, run.options.reduces):
@@ -324,13 +325,16 @@ def call_overhead(device: str) -> dict[str, float]:
     return {name: ms * 1e3 for name, ms in zip(calls, took, strict=True)}
 
 
-def _tasks(
-    run: Run, loaded: list[Graph], widths: tuple[int, ...], settings: list[dict[str, Any]]
+def tasks(
+    loaded: list[Graph],
+    widths: tuple[int, ...],
+    dtypes: tuple[torch.dtype, ...],
+    settings: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """A task for each kernel: settings as they are completed for some graph. Wide ones first: they take longest."""
     made: dict[str, dict[str, Any]] = {}
     known = [Structure("csr", (g.rows, g.cols), g.indptr, g.indices, check=False) for g in loaded]
-    for width, dtype in itertools.product(sorted(widths, reverse=True), dtypes_of(run, DTYPES)):
+    for width, dtype in itertools.product(sorted(widths, reverse=True), dtypes):
         for n, s in itertools.product(range(len(settings)), known):
             full = {**complete(settings[n], s, width, dtype), "long": 32, "chunk": 512}
             task = {"width": width, "dtype": dtype_name(dtype), "setting": full}
