@@ -434,7 +434,7 @@ def test_floors_are_a_launch_and_bytes() -> None:
     assert made.share == pytest.approx(0.5**0.5) and made.over_peer == pytest.approx(2.0 * 2**0.5)
 
 
-def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_compiled_once() -> None:
     """For graphs of any size, as their settings are completed; what only a plan needs makes no kernel."""
     found = [graphs.generate(str(n), graphs.PowerLaw(n, 8 * n, 0.9, 100), "cpu") for n in (50, 60)]
     lists = {"rows": 8, "unroll": 4, "long": 32, "chunk": 512, "warps": 1}

@@ -28,6 +28,7 @@ from tilewright.formats import SparseTensor
 from tilewright.formats.structure import Structure
 from tilewright.ops.plans import complete
 from tilewright.ops.spaces import near_lists
+from tilewright.tune.search import NEAREST
 
 GRAPHS = (*graphs.REAL, "arxiv-sized", "proteins-sized", "reddit-sized")
 QUICK_GRAPHS = "cora tiny arxiv-sized".split()
@@ -35,10 +36,7 @@ WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
 QUICK_SETTINGS = 3
 PROBED = 5  # the first settings are those that the probe names as its own
-NEAREST, NEAR_ENTRIES = (
-    3,
-    20_000_000,
-)  # settings to stay near to, in graphs of at most so many entries
+NEAR_ENTRIES = 20_000_000  # graphs of at most so many try lists like the fastest
 WARM_ROWS = 9000
 PEER_SLACK = 4.0  # a peer may round more often
 
