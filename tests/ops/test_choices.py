@@ -49,6 +49,22 @@ def within(x: Any, b: Any, y: Any) -> None:
     y[i] = tw.sum(r, tw.where((i + r > 0) & (i + r < 6), inner * b[r], 0.0)) * x[i]
 
 
+@tw.program
+def summed(x: Any, b: Any, y: Any) -> None:
+    """A sum that is chosen, and one in the other branch; gradients need both again."""
+    i, f, g = tw.axes("i f g")
+    near = tw.tanh(tw.sum(f, x[i - 1, f] * b[f]))
+    y[i] = tw.where(i > 0, near * x[i, 0], tw.exp(tw.sum(g, x[i + 1, g] * b[g])))
+
+
+@tw.program
+def largest(x: Any, b: Any, y: Any) -> None:
+    """Reductions that are no sums, in a choice within a sum."""
+    i, r, f = tw.axes("i r f")
+    there = (i + r > 0) & (i + r < 5)
+    y[i] = tw.sum(r, b[r] * tw.where(there, tw.max(f, x[i + r - 1, f]), b[r])) + x[i, 0]
+
+
 @dataclass(frozen=True)
 class Case:
     op: Callable[..., Tensor]
@@ -78,6 +94,18 @@ def _within(x: Tensor, b: Tensor) -> Tensor:
     return torch.where(there, inner * b, 0.0).sum(1) * x
 
 
+def _summed(x: Tensor, b: Tensor) -> Tensor:
+    dots = x @ b
+    return torch.cat([dots[1:2].exp(), dots[:-1].tanh() * x[1:, 0]])
+
+
+def _largest(x: Tensor, b: Tensor) -> Tensor:
+    most = torch.cat([x.new_ones(1), x.amax(1), x.new_ones(1)]).unfold(0, 2, 1)[:4]
+    places = sum(torch.meshgrid(torch.arange(4), torch.arange(2), indexing="ij")).to(x.device)
+    there = (places > 0) & (places < 5)
+    return (b * torch.where(there, most, b)).sum(1) + x[:, 0]
+
+
 CASES = {
     "before": Case(
         before,
@@ -87,6 +115,8 @@ CASES = {
     "beside": Case(beside, _beside, ((4,), (4, 3))),
     "named": Case(lambda x, b: named(x, b, NAMES.to(x.device)), _named, ((3, 5), (4, 5))),
     "within": Case(within, _within, ((5,), (3,))),
+    "summed": Case(summed, _summed, ((5, 4), (4,))),
+    "largest": Case(largest, _largest, ((4, 3), (2,))),
 }
 
 
@@ -142,7 +172,7 @@ def caller(p: tile.Program) -> Callable[..., None]:
         ends = ((e, n) for b, t in given.items() for e, n in zip(b.shape, t.shape, strict=True))
         named = {e.name: n for e, n in ends if isinstance(e, Var)}
         named |= dict(zip((v.name for v in p.sizes), sizes, strict=True))
-        arrays = {b.name: t.detach().numpy() for b, t in given.items() if b.role != "out"}
+        arrays = {b.name: t.detach().numpy() for b, t in given.items()}
         outs = run_tile(p, arrays, named)
         for b, t in given.items():
             if b.role == "out":

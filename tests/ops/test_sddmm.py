@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from ops.matrices import KINDS, close, matrix, randn
@@ -9,7 +11,9 @@ from ops.places import Place
 
 import tilewright as tw
 from tilewright.formats.convert import source_coordinates
+from tilewright.ops import formats
 from tilewright.ops.spaces import PARTS
+from tilewright.tune.machine import machine_of
 
 OPS = {
     "dot": lambda x, z: (x * z).sum(-1),
@@ -181,3 +185,28 @@ def test_settings_over_parts_of_rows(setting: dict[str, int], tiled: Place) -> N
     assert setting in tried.shown
     want = (x @ z.T * dense)[dense != 0]
     close(tried.make(setting)()[0], want)
+
+
+@pytest.mark.parametrize("alike", [0, 1])
+def test_ranges_of_columns(alike: int, tiled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows of z do not stay in cache, tuning tries parts of rows range of columns after range."""
+    dense = matrix(23, 17, 0.3, device=tiled.device)
+    A = tw.SparseTensor.from_dense(dense).prepare()
+    x, z = randn(23, 40, device=tiled.device), randn(17, 40, seed=1, device=tiled.device)
+    setting = {"rows": 2, "edges": 4, "chunk": 16, "width": 16, "alike": alike}
+    assert not any("columns" in s for s in tw.sddmm.subject(A, x, z).near(setting))
+    small = replace(machine_of(A.device), cache=1000)
+    monkeypatch.setattr(formats, "machine_of", lambda device: small)
+    tried = tw.sddmm.subject(A, x, z)
+    cut = [s for s in tried.near(setting) if "columns" in s]
+    assert [s["columns"] for s in cut] == [2, 4]
+    assert not tried.near({"edges": 32, "width": 32, "warps": 4})  # tiles of entries
+    for s in cut:
+        close(tried.make(s)()[0], (x @ z.T * dense)[dense != 0])
+
+
+def test_ranges_of_columns_in_no_order_are_refused(tiled: Place) -> None:
+    A = shuffled(tiled.device)
+    x, z = (randn(n, 19, seed=n, device=tiled.device) for n in A.shape)
+    with pytest.raises(tw.TilewrightError, match="columns"):
+        tw.sddmm.plan(A, x, z, {"rows": 2, "edges": 4, "chunk": 16, "width": 16, "columns": 2})

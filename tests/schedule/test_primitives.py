@@ -48,6 +48,7 @@ TAKEN = [
     ("spmm-sum", "kind(i, grid); jam(f, 2)", ALL),
     ("softmax", "kind(i, grid); jam(f, 2)", ALL),
     ("bsr", "unroll(kk, 2); kind(I, grid); kind(ii, lane)", ALL),
+    ("bsr", "kind(ii, grid); lane(f, 16); lane(kk, 16); pad(I, p_K, 4, 2)", ALL - {"c"}),
     ("softmax", "unroll(p_j, 4); kind(i, grid)", ALL),
     ("spmm-sum", "kind(i, grid); persistent(i, 2); lane(f, 16)", ALL),
     ("spmm-sum", "kind(i, grid); persistent(i, 64)", ALL),

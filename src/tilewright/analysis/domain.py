@@ -8,11 +8,12 @@ In: stage I. Out: facts that lowering, the interpreter and the runtime share.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from tilewright.ir import coord, flat, loops, stmt, tile
-from tilewright.ir.coord import Index, Tensor, spatial
+from tilewright.ir.coord import Index, Nth, Tensor, spatial
 from tilewright.ir.drive import followed, lead, root, stored, united
-from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, dtype_of
+from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.support.errors import error
@@ -125,3 +126,10 @@ def _sparse_indices(a: Load) -> list[Expr]:
         for n, ix in enumerate(a.indices)
         if any(stored(ax) for t in a.buffer.whole for ax, _ in t.coords[n])
     ]
+
+
+def strays(e: Any) -> bool:
+    """Whether something is read through an index array, or at a place that was computed."""
+    own = Index | Nth | Var | Const
+    loads = (n for n in walk(e) if isinstance(n, Load))
+    return any(not isinstance(ix, own) for n in loads for ix in n.indices)

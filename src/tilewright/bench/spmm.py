@@ -22,7 +22,7 @@ from tilewright.bench import check, graphs, probes, spmm_cpu, spmm_report, subje
 from tilewright.bench.beside import beside
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import roofs
-from tilewright.bench.suite import Run, dtype_name, dtype_of, dtypes_of, seeded
+from tilewright.bench.suite import NEAR_ENTRIES, Run, dtype_name, dtype_of, dtypes_of, seeded
 from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 from tilewright.formats.structure import Structure
@@ -36,7 +36,6 @@ WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 DTYPES = (torch.float32, torch.bfloat16)
 QUICK_SETTINGS = 3
 PROBED = 5  # the first settings are those that the probe names as its own
-NEAR_ENTRIES = 20_000_000  # graphs of at most so many try lists like the fastest
 WARM_ROWS = 9000
 PEER_SLACK = 4.0  # a peer may round more often
 

@@ -104,7 +104,7 @@ class Back(Rules):
         """The reduction as a program of its own."""
         axes = sorted(self.free(e), key=self.rank)
         target = Load(self.new("kept"), (*axes,))
-        self.first.append(self.program(f"{self.label}_{target.buffer.name}", target, e))
+        self.first.append(self.program(f"{self.label}_{target.buffer.name}", target, self.where(e)))
         return target
 
     def new(self, stem: str) -> Ref:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright.analysis.domain import strays
 from tilewright.ir.coord import Assign, Index, Listed, Nth, Reduce, Stored, groups_of
 from tilewright.ir.expr import (
     COMPARE,
@@ -69,12 +70,13 @@ class Rules:
     t: Traced
     s: Assign
     order: tuple[Index, ...] = ()
-    kept: dict[Reduce, Load] = field(default_factory=dict)
+    kept: dict[Expr, Load] = field(default_factory=dict)
     outside: tuple[Load, ...] = ()
     found: list[Found] = field(default_factory=list)
     listed: dict[Index, Listed] = field(default_factory=dict)
     origin: dict[Index, Index] = field(default_factory=dict)
     inner: dict[Index, Index] = field(default_factory=dict)
+    choices: tuple[Expr, ...] = ()  # what holds where the walk is
 
     def keep(self, e: Reduce) -> Load:
         """An intermediate: the reduction, computed once and read back by its free indices."""
@@ -106,7 +108,7 @@ class Rules:
                 x, y = self.settled((a, b), axes)
                 self.either(x >= y if op == "max" else x <= y, a, b, g, axes, held)
             case Select(c, a, b):
-                self.either(self.settled(c, axes), a, b, g, axes, held)
+                self.either(self.settled(c, axes), a, b, g, axes, held, lazy=True)
             case Bin("pow", a, b):
                 x, y = self.settled((a, b), axes)
                 self.visit(a, times(g, y * power(x, y - 1.0)), axes, held)
@@ -126,11 +128,32 @@ class Rules:
                 raise self.refuse(f"{e} is not differentiable")
 
     def either(
-        self, c: Expr, a: Expr, b: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Stored, ...]
+        self,
+        c: Expr,
+        a: Expr,
+        b: Expr,
+        g: Expr,
+        axes: tuple[Index, ...],
+        held: tuple[Stored, ...],
+        lazy: bool = False,
     ) -> None:
-        """where(c, a, b)"""
-        self.visit(a, inside(g, c, lambda h: select(c, h, ZERO)), axes, held)
-        self.visit(b, inside(g, c, lambda h: select(c, ZERO, h)), axes, held)
+        """where(c, a, b); lazy: what is not chosen is not made."""
+        before = self.choices
+        for asked, e, made in (
+            (c, a, lambda h: select(c, h, ZERO)),
+            (unary("not", c), b, lambda h: select(c, ZERO, h)),
+        ):
+            self.choices = (*before, asked) if lazy else before
+            self.visit(e, inside(g, c, made), axes, held)
+        self.choices = before
+
+    def where(self, e: Reduce) -> Expr:
+        """A reduction, only where it is chosen if it may read outside of its tensors elsewhere."""
+        mine = {*self.free(e)}
+        made: Expr = e
+        for c in self.choices if strays(e) else ():
+            made = select(c, made, ZERO) if {*self.free(c)} <= mine else made
+        return made
 
     def settled(self, e: Any, axes: tuple[Index, ...]) -> Any:
         """Reductions outside of every other one, computed once: tanh(sum(...)) needs the sum again.
@@ -143,9 +166,10 @@ class Rules:
             free = set(self.free(e))
             if any(len(free & set(a.indices)) > 1 for a in self.outside):
                 return e
-            if e not in self.kept:
-                self.kept[e] = self.keep(e)
-            return self.kept[e]
+            made = self.where(e)
+            if made not in self.kept:
+                self.kept[made] = self.keep(e)
+            return self.kept[made]
         return rebuild(e, lambda c: self.settled(c, axes))
 
     def found_again(self, e: Reduce) -> Reduce:
@@ -316,13 +340,6 @@ def inside(g: Expr, read: Any, made: Callable[[Expr], Expr]) -> Expr:
         case Un("neg", h):
             return inside(h, read, lambda h: made(-h))
     return made(g)
-
-
-def strays(e: Any) -> bool:
-    """Whether something is read through an index array, or at a place that was computed."""
-    own = Index | Nth | Var | Const
-    loads = (n for n in walk(e) if isinstance(n, Load))
-    return any(not isinstance(ix, own) for n in loads for ix in n.indices)
 
 
 def accesses(args: Iterable[Expr]) -> tuple[Load, ...]:

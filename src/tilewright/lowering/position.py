@@ -18,7 +18,7 @@ from functools import partial, reduce
 from operator import add
 from typing import Any
 
-from tilewright.analysis.domain import index_sizes, size_of, spatial_lead
+from tilewright.analysis.domain import index_sizes, size_of, spatial_lead, strays
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, spatial
 from tilewright.ir.drive import (
@@ -39,6 +39,7 @@ from tilewright.ir.expr import (
     Const,
     Expr,
     Load,
+    Select,
     Var,
     binary,
     cast,
@@ -48,6 +49,7 @@ from tilewright.ir.expr import (
     eq,
     maximum,
     ne,
+    unary,
 )
 from tilewright.ir.monoid import apply, monoids
 from tilewright.ir.node import rebuild, walk
@@ -381,11 +383,27 @@ class _Lower(Compacted):
                 return self.load(e, env, block)
             case Reduce():
                 return self.reduce(e, env, block)
+            case Select(c, a, b) if ahead((a, b)):
+                asked = self.value(c, env, block)
+                first = self.chosen(asked, a, env, block)
+                return Select(asked, first, self.chosen(unary("not", asked), b, env, block))
             case Stored(access, d):
                 inner: Any = access.a if isinstance(access, Cast) else access
                 return reduce(maximum, [self.stored(a, env, block, d) for a in by_parts(inner)])
         made = rebuild(e, lambda c: self.value(c, env, block))
         return binary(made.op, made.a, made.b) if isinstance(made, Bin) else made
+
+    def chosen(self, c: Expr, e: Expr, env: Env, block: Block) -> Expr:
+        """where(i > 0, sum(f, x[i - 1, f]), 0): the sum is made where it is chosen, and reads nothing elsewhere."""
+        if not ahead(e):
+            return self.value(e, env, block)
+        inside: Block = []
+        made = self.value(e, env.inner(), inside)
+        d = dtype_of(made)
+        v, m = Var(self.names.fresh("chosen"), d), monoids(d)["sum"]
+        inside.append(stmt.Fold((v,), m, (made,)))
+        block += [stmt.Init((v,), m), stmt.Guard(c, tuple(inside))]
+        return v
 
     def stands(self, a: Load, env: Env) -> bool:
         """Whether the loops around stand on the entry of an access."""
@@ -469,3 +487,13 @@ class _Lower(Compacted):
         v = Var(self.names.fresh("res"), dtype_of(made))
         block.append(stmt.Let(v, made))
         return v
+
+
+def ahead(e: Any) -> bool:
+    """Whether statements before a value read what may lie outside: sums and searches at places that were computed."""
+    return any(strays(n) for n in walk(e) if isinstance(n, Reduce) or searched(n))
+
+
+def searched(n: Any) -> bool:
+    """Whether this reads a sparse tensor."""
+    return isinstance(n, Load) and isinstance(n.buffer, Tensor) and n.buffer.sparse

@@ -23,7 +23,7 @@ from tilewright.ops.spaces import SETTINGS, fits_registers
 from tilewright.runtime.build_c import far
 from tilewright.runtime.caches import sizes
 from tilewright.runtime.likeness import ranks
-from tilewright.runtime.ranges import make_range_list
+from tilewright.runtime.ranges import make_range_list, range_of
 from tilewright.runtime.visits import Visits, make_visits
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 from tilewright.schedule.options import Setting
@@ -122,23 +122,32 @@ def work_list_of(s: Structure, setting: Setting) -> WorkList:
         assert s.indptr is not None and s.indices is not None
         if columns == 1:
             s.plans[key] = make_work_list(s.indptr, setting, ranks_of(s) if alike else None)
-        elif may_cut(s, columns):
-            s.plans[key] = make_range_list(s.indptr, s.indices, s.shape[1], setting)
         else:
-            expected = "1 where columns are in no order, or A.decompose(rules.hyb(2, 5))"
-            raise error("argument", where="setting", name="columns", got=columns, expected=expected)
+            check_cut(s, columns)
+            s.plans[key] = make_range_list(s.indptr, s.indices, s.shape[1], setting)
     made: WorkList = s.plans[key]
     return made
 
 
+def check_cut(s: Structure, columns: int) -> None:
+    """Ranges of columns follow each other in each row."""
+    if not may_cut(s, columns):
+        expected = "1 where columns are in no order, or A.decompose(rules.hyb(2, 5))"
+        raise error("argument", where="setting", name="columns", got=columns, expected=expected)
+
+
 @outside
 def segments_of(s: Structure, setting: Setting) -> WorkList:
-    """Parts of rows, for what is done entry by entry."""
-    alike = setting.get("alike", 0)
-    key = ("segments", setting["rows"], setting["chunk"], setting["edges"], alike)
+    """Parts of rows, for what is done entry by entry; of ranges of columns, one after the other."""
+    alike, columns = setting.get("alike", 0), setting.get("columns", 1)
+    key = ("segments", setting["rows"], setting["chunk"], setting["edges"], columns, alike)
     if key not in s.plans:
-        assert s.indptr is not None
-        s.plans[key] = make_segments(s.indptr, setting, ranks_of(s) if alike else None)
+        assert s.indptr is not None and s.indices is not None
+        of = None
+        if columns > 1:
+            check_cut(s, columns)
+            of = range_of(s.indices, s.shape[1], columns)
+        s.plans[key] = make_segments(s.indptr, setting, ranks_of(s) if alike else None, of)
     made: WorkList = s.plans[key]
     return made
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,11 +25,12 @@ from tilewright.ops.args import E_LIST, dense_arg, program_text, told
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Choice, Subject
+from tilewright.ops.formats import worth_cutting
 from tilewright.ops.plans import in_turns, may_visit, segments_of, visiting
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.spaces import PARTS
+from tilewright.ops.spaces import PARTS, near_parts
 from tilewright.ops.sparse import (
     as_rows,
     as_sparse,
@@ -245,7 +247,8 @@ def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
     in_parts = op == "dot" and x.dim() == 2 and s.format == "csr"
     if not in_parts or backend_of(x.device) != "triton":
         return made
-    return replace(made, shown=tuple(p for p in PARTS if p["width"] <= x.shape[1]))
+    near = partial(near_parts, columns=worth_cutting(s, z.shape[1], z.dtype))
+    return replace(made, shown=tuple(p for p in PARTS if p["width"] <= x.shape[1]), near=near)
 
 
 sddmm.subject = subject  # type: ignore[attr-defined]

@@ -133,6 +133,17 @@ def near_lists(p: Setting) -> list[Setting]:
     return [s for s in made if 0 < s["long"] < s["chunk"]]
 
 
+def near_parts(p: Setting, columns: tuple[int, ...] = ()) -> list[Setting]:
+    """Parts of rows like some, which the same kernel serves: larger or smaller ones, rows that share columns side by
+    side or not, each of these ranges of columns. Tiles of entries are like none."""
+    if "chunk" not in p:
+        return []
+    made = [{**p, "chunk": p["chunk"] * 2}, {**p, "chunk": p["chunk"] // 2}]
+    made.append({**p, "alike": 1 - p.get("alike", 0)})
+    made += [{**p, "columns": c} for c in columns if c != p.get("columns", 1)]
+    return [s for s in made if s["chunk"] >= p["edges"]]
+
+
 @cache
 def padded(span: int, half: bool) -> Space:
     """Neighbouring rows side by side: structures that are not prepared, or that have no work list."""

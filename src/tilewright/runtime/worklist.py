@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tilewright.formats.index import expand, sums
 from tilewright.formats.transforms import outside
 from tilewright.schedule.options import Setting
 
@@ -74,16 +75,31 @@ def make_work_list(indptr: Tensor, setting: Setting, rank: Tensor | None = None)
     )
 
 
-def make_segments(indptr: Tensor, setting: Setting, rank: Tensor | None = None) -> WorkList:
-    """Parts of rows, longest first, `rows` of them in a unit; steps take `edges` entries. Waits for the device."""
+def make_segments(
+    indptr: Tensor, setting: Setting, rank: Tensor | None = None, of: Tensor | None = None
+) -> WorkList:
+    """Parts of rows, longest first, `rows` of them in a unit; steps take `edges` entries. Waits for the device.
+
+    of: the range of columns that each entry is in; parts are of one range, and ranges follow one another.
+    """
     lanes, chunk, across = setting["rows"], setting["chunk"], setting["edges"]
+    many = setting.get("columns", 1) if of is not None else 1
+    if of is not None:
+        indptr = _cut_by_range(indptr, of, many)
     start = indptr[:-1].long()
     degree = indptr[1:].long() - start
     row, lo, hi = _cut(torch.arange(len(degree), device=indptr.device), start, degree, chunk)[:3]
-    order = _longest_first(hi - lo, None if rank is None else rank[row])
-    units, segs = _lanes(row[order], lo[order], hi[order], lanes)
+    order = _longest_first(hi - lo, None if rank is None else rank[row // many])
+    order = order[torch.argsort(row[order] % many, stable=True)]
+    units, segs = _lanes(row[order] // many, lo[order], hi[order], lanes)
     units[:, 0] = (units[:, 0] + across - 1) // across
     return WorkList(units.to(indptr.dtype), segs.to(indptr.dtype), 0, dict(setting))
+
+
+def _cut_by_range(indptr: Tensor, of: Tensor, many: int) -> Tensor:
+    """Pointers of rows cut in `many` parts each: where the entries of each range begin."""
+    at = expand(indptr, of.shape[0]).long() * many + of
+    return sums(torch.bincount(at, minlength=(indptr.shape[0] - 1) * many))
 
 
 def _longest_first(length: Tensor, rank: Tensor | None) -> Tensor:

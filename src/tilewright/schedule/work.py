@@ -41,6 +41,7 @@ from tilewright.schedule.legal import (
     republished,
     taken,
     uneven,
+    unset,
     unused,
     within,
 )
@@ -92,7 +93,7 @@ def _match(
         raise illegal(what, why, f"read it inside {entries}, or where it is stored", ir=outer)
     dtype = lo.buffer.dtype
     names = (fresh(p, n) for n in ("r", f"{rows}_start", f"{rows}_stop"))
-    moving = [x.var for x in within(outer.body) if isinstance(x, Loop) and x.kind != "grid"]
+    moving = [x.var for x in within(outer.body) if isinstance(x, Loop)]
     guards = [c for c in _guards(outer.body, inner) if not any(uses(c, v) for v in moving)]
     r, start, stop = map(Var, names, ("i32", dtype, dtype))
     return _Rows(outer, inner, r, start, stop, tuple(guards))
@@ -178,7 +179,8 @@ def pad(p: flat.Program, rows: str, entries: str, lanes: int, unroll: int = 1) -
 
 
 def _even(what: str, made: flat.Program) -> flat.Program:
-    why = uneven(made) or republished(made)
+    name = unset(made)
+    why = f"{name} is not known there" if name else uneven(made) or republished(made)
     if why:
         raise illegal(what, why, "choose other rows, or another kind for the other loops", ir=made)
     return made
@@ -306,8 +308,9 @@ def _listed(
     n_units, dtype = Var("n_units", "i32"), m.start.dtype
     units = Buffer("units", dtype, (n_units, const(len(UNIT))), "plan")
     segs = Buffer("segs", dtype, (n_units, const(len(SEGMENT)), const(lanes)), "plan")
-    made = _even(what, edit(p, m.rows.var.name, lambda _: [loop(units, segs)]))
-    return replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units))
+    made = edit(p, m.rows.var.name, lambda _: [loop(units, segs)])
+    made = replace(made, buffers=(*p.buffers, units, segs), sizes=(*p.sizes, n_units))
+    return _even(what, made)
 
 
 def _segment(m: _Rows, segs: Buffer, u: Var, lanes: int) -> list[stmt.Stmt]:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.runtime.ranges import make_range_list
+from tilewright.runtime.ranges import make_range_list, range_of
 from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
@@ -48,3 +48,27 @@ def test_segments(lengths: list[int], rows: int, chunk: int, edges: int) -> None
     indptr = torch.tensor(np.cumsum([0, *lengths]))
     made = make_segments(indptr, {"rows": rows, "chunk": chunk, "edges": edges})
     judge(made, sum(lengths), edges)
+
+
+@given(
+    LENGTHS, st.sampled_from([1, 2, 4]), st.integers(1, 16), st.integers(1, 3), st.integers(0, 99)
+)
+def test_segments_of_ranges(
+    lengths: list[int], rows: int, chunk: int, columns: int, seed: int
+) -> None:
+    """A lane has entries of one row and one range, and ranges follow each other."""
+    random = np.random.default_rng(seed)
+    sorted_columns = [np.sort(random.choice(50, n, replace=False)) for n in lengths]
+    indptr = torch.tensor(np.cumsum([0, *lengths]))
+    indices = torch.tensor(np.concatenate(sorted_columns))
+    of = range_of(indices, 50, columns)
+    setting = {"rows": rows, "chunk": chunk, "edges": 2, "columns": columns}
+    made = make_segments(indptr, setting, of=of)
+    judge(made, sum(lengths), 2)
+    lanes = [lane for seg in made.segs.tolist() for lane in zip(*seg, strict=True)]
+    held = [(row, start, stop) for row, start, stop in lanes if stop > start]
+    ranges = [of[start:stop].tolist() for _, start, stop in held]
+    assert all(len(set(r)) == 1 for r in ranges)
+    assert [r[0] for r in ranges] == sorted(r[0] for r in ranges)
+    rows_of = np.repeat(np.arange(len(lengths)), lengths)
+    assert all((rows_of[start:stop] == row).all() for row, start, stop in held)
