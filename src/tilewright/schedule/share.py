@@ -8,7 +8,7 @@ names): it is asked there, and no program is launched for it.
     share(p, "i_o", "n_o", "k_o", 132, 8, 8)
     grid i_o: where i_o * 64 < count[0]: grid n_o: init s; serial k_o: fold s; store s
  -> grid u in 0:(tiles // 132 + 1) * 132: which tile and piece of it, in groups of 8 rows of tiles;
-    init s; serial k_o in its part: fold s; store s, or publish s
+    init s; serial turn in 0:its part: k_o = its first + turn: fold s; store s, or publish s
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from tilewright.schedule.legal import (
 from tilewright.schedule.reduce import blockwise, piece, steady
 
 # Of a program: its number, row tiles and tiles that there are, those of whole waves, its place in the last wave; the
-# pieces of its tile, the tile, its piece; first row tile of its group, its place there; its part of the sum.
-NAMES = ("u", "live", "tiles", "whole", "late", "many", "t", "nth", "first", "at", "lo", "hi")
+# pieces of its tile, the tile, its piece; first row tile of its group, its place there; its part of the sum, a turn of it.
+NAMES = ("u", "live", "tiles", "whole", "late", "many", "t", "nth", "first", "at", "lo", "hi", "turn")
 
 
 def share(
@@ -153,8 +153,12 @@ def _span(k: Loop, v: dict[str, Var]) -> Body:
 
 
 def _part(init: stmt.Init, loop: Loop, after: Body, v: dict[str, Var], programs: int) -> Body:
-    """init s; fold s in the part; store s where that is all of it, else publish s"""
-    some = replace(loop, lo=v["lo"], hi=v["hi"])
+    """init s; fold s in the part; store s where that is all of it, else publish s
+
+    Turns are counted from 0, as those of a whole sum are: one counter for all threads serves all addresses.
+    """
+    at = stmt.Let(loop.var, cast(loop.var.dtype, v["lo"] + v["turn"]))
+    some = replace(loop, var=v["turn"], lo=const(0), hi=v["hi"] - v["lo"], body=(at, *loop.body))
     slot = v["late"] - v["nth"]
     last = stmt.Publish(init.state, init.monoid, slot, v["nth"], v["many"], after, const(programs))
     return (
