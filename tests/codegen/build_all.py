@@ -230,6 +230,12 @@ def product(a: Any, b: Any, y: Any) -> None:
 
 
 @tw.program
+def at_places(u: Any, a: Any, b: Any, e: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    e[i, j] = u[i, j] * tw.sum(k, a[i, k] * b[k, j])
+
+
+@tw.program
 def times(a: Any, x: Any, y: Any) -> None:
     i, j, f = tw.axes("i j f")
     y[i, f] = tw.sum(j, a[i, j] * x[j, f])
@@ -361,7 +367,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "blocks-64x16-four-bf16": blocks(16, BF16, 64, {"blocks": 4, "width": 128, "outer": 1}),
     **{f"found-blocks-{n}": found_blocks(d) for n, d in (("bf16", BF16), ("f32", F32))},
     "two-structures-dense": lambda: product(graph(F32), graph(F32)),
-    "two-structures-sparse": lambda: graph(F32) @ graph(F32),
+    "two-structures-sparse": lambda: at_places(graph(F32), graph(F32), graph(F32)),
     "two-structures-sum": lambda: graph(F32) + graph(F32),
     **{f"format-{n}": in_format(n) for n in FORMATS},
     "format-csf": cubes,

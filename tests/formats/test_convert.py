@@ -198,3 +198,12 @@ def test_pairs_in_runs_are_sorted_a_part_at_a_time(
     for got, want in zip(index.distinct_pairs(*pairs), whole, strict=True):
         assert torch.equal(got.long(), want.long())
     assert not index.runs_apart(pairs[0].flip(0), size) or runs == "one"
+
+
+@pytest.mark.parametrize("most", [3, 1 << 40, 1 << 62])
+def test_the_stable_order_of_keys(most: int) -> None:
+    """In one number with their places, where both fit."""
+    keys = torch.randint(0, most, (index.FEW + 7,), generator=torch.Generator().manual_seed(0))
+    ordered, order = index.sort(keys)
+    want = torch.sort(keys, stable=True)
+    assert torch.equal(ordered, want.values) and torch.equal(order, want.indices)

@@ -12,6 +12,7 @@ from ops.places import Place
 import tilewright as tw
 from tilewright.formats.convert import source_coordinates
 from tilewright.ops import formats
+from tilewright.ops.backend import backend
 from tilewright.ops.spaces import PARTS
 from tilewright.tune.machine import machine_of
 
@@ -165,6 +166,16 @@ def test_no_rows_with_heads(where: Place) -> None:
     x, z = (torch.ones(n, 2, 4, device=where.device) for n in (0, 3))
     assert tuple(tw.sddmm(A, x, z, op="add").values.shape) == (0, 2, 4)
     assert tuple(tw.softmax(tw.sddmm(A, x, z)).values.shape) == (0, 2)
+
+
+def test_lanes_are_along_memory() -> None:
+    """Heads are apart, what a head sums up is not; where nothing is summed up, heads are lanes."""
+    A = shuffled("cpu")
+    x, z = (torch.ones(n, 3, 16) for n in A.shape)
+    with backend("c"):
+        dot, add = tw.sddmm.plan(A, x, z), tw.sddmm.plan(A, x, z, op="add")
+    assert "for f in lane(16)" in dot.kernel.stages["scheduled"]
+    assert "in lane(" in add.kernel.stages["scheduled"]
 
 
 @pytest.mark.parametrize("op", ["dot", "add"])

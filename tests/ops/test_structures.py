@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 import tilewright as tw
+from tilewright.formats import meet
+from tilewright.formats.distinct import is_sorted
 from tilewright.support.errors import FormatError
 
 F64 = torch.float64
@@ -134,6 +136,33 @@ def test_arithmetic(where: Place) -> None:
     assert isinstance(made, tw.SparseTensor)
     close(made.to_dense(), a.to_dense() @ c.to_dense())
     assert tw.einsum("ij,jk->ik", a, c, out_format="coo").format == "coo"
+
+
+@pytest.mark.parametrize("fit", [1, 5, 1000])
+@pytest.mark.parametrize("format", ["csr", "csc", "coo"])
+def test_products_a_few_rows_at_a_time(
+    format: str, fit: int, fast: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries in any order, some twice; new values on structures that come again."""
+    monkeypatch.setattr(meet, "FIT", fit)
+    a, b = (repeated(8, 8, seed, fast.device, format) for seed in (1, 2))
+    made = []
+    for _ in range(3):
+        a, b = (t.with_values(t.values * 2) for t in (a, b))
+        made.append(a @ b)
+        close(made[-1].to_dense(), a.to_dense() @ b.to_dense())
+    assert made[1].structure is made[2].structure
+    assert is_sorted(made[0].structure)  # and no place twice
+
+
+def repeated(n: int, m: int, seed: int, device: str, format: str) -> tw.SparseTensor:
+    """Entries in any order, some of one place."""
+    random = torch.Generator().manual_seed(seed)
+    rows, cols = (torch.randint(0, size, (20,), generator=random) for size in (n, m))
+    values = torch.randn(20, generator=random, dtype=F64).to(device)
+    return tw.SparseTensor.from_coo(rows.to(device), cols.to(device), values, (n, m)).to_format(
+        format
+    )
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 5), (7, 0, 5), (7, 6, 0), (1, 1, 1)])

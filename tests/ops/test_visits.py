@@ -257,6 +257,15 @@ def test_it_pays_where_rows_share_columns_that_a_cache_forgets() -> None:
     assert not alike_pays(small, 128, 4, False)
 
 
+def test_no_order_is_looked_for_where_none_could_pay() -> None:
+    """Rows of one number each: what a row out of its turn costs is more than all gathers take."""
+    near = sizes()[2] // 4
+    columns = torch.randperm(2 * near, generator=torch.Generator().manual_seed(0))
+    at = torch.arange(len(columns))
+    s = tw.SparseTensor.from_coo(at, columns, None, (2 * near, 2 * near)).to_format("csr").structure
+    assert not alike_pays(s, 4, 4, False) and "visits" not in s.plans
+
+
 def test_a_default_call_takes_what_pays() -> None:
     near = sizes()[2] // 512
     A = families(2 * near, 4 * near, 16).prepare()

@@ -175,4 +175,4 @@ def _order(key: Tensor) -> Tensor | None:
     """The stable order that sorts; None if they are sorted."""
     if bool((key[1:] >= key[:-1]).all()):
         return None
-    return torch.sort(key, stable=True).indices
+    return index.sort(key)[1]

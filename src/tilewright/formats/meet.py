@@ -1,12 +1,16 @@
-"""Where two structures meet: their union, and the pattern of their product. On the device, in linear passes and a sort.
+"""Where two structures meet: their union, and the terms of their product. On the device, in linear passes and a sort.
 
-In: csr structures. Out: a csr structure without duplicates, rows and columns in order. Waits for the device once,
+In: csr structures. Out: csr structures without duplicates, rows and columns in order. Waits for the device once,
 for the number of entries.
 
-    union(a, b); product(a, b)       # the places of a + b, of a @ b
+    union(a, b)        # the places of a + b
+    product(a, b)      # the places of a @ b, and which entries of a and b are multiplied for each
 """
 
 from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,32 +19,89 @@ from tilewright.formats import index
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.structure import Structure
 
+FIT = 1 << 17  # terms that are sorted at a time
+Part = tuple[
+    int, int, int, int, int
+]  # rows and entries of a matrix from and to, and how many terms they have
+
+
+class Terms(NamedTuple):
+    """a @ b: its places; for each of them, as a row, the entries of a; for each of these, the entry of b.
+
+    Entries are numbered as values are.
+    """
+
+    places: Structure
+    of_a: Structure
+    of_b: Tensor
+
 
 def union(a: Structure, b: Structure) -> Structure:
     """The places that a or b has."""
     keys = [rows.long() * a.shape[1] + cols for rows, cols in map(source_coordinates, (a, b))]
-    return _from_keys(torch.cat(keys), (a.shape[0], a.shape[1]), a.index_dtype)
+    ordered = index.sort(torch.cat(keys))[0]
+    return _from_keys(ordered[index.starts(ordered)], (a.shape[0], a.shape[1]), a.index_dtype)
 
 
-def product(a: Structure, b: Structure) -> Structure:
-    """The places where a @ b may have an entry: each entry (i, j) of a with each entry of row j of b."""
+def product(a: Structure, b: Structure) -> Terms:
+    """Each entry (i, j) of a with each entry of row j of b, by the place (i, k) that they add to."""
     a, b = a.as_csr(), b.as_csr()
-    assert a.indices is not None and b.indptr is not None and b.indices is not None
+    assert a.indptr is not None and a.indices is not None and b.indptr is not None
     many = b.indptr.diff().long().index_select(0, a.indices)
-    total = int(many.sum())
-    at = torch.repeat_interleave(many, output_size=total)
-    start = torch.cumsum(many, 0) - many
-    nth = torch.arange(total, device=at.device) - start.index_select(0, at)
-    first = b.indptr.long().index_select(0, a.indices)
-    cols = b.indices.index_select(0, first.index_select(0, at) + nth)
-    rows = a.rows_stored().index_select(0, at)
-    shape = (a.shape[0], b.shape[1])
-    return _from_keys(rows.long() * shape[1] + cols, shape, a.index_dtype)
+    before = index.sums(many)
+    total = int(before[-1])
+    fits = torch.compiler.is_compiling() or total <= index.INT32
+    dtype = a.index_dtype if fits else torch.int64
+    parts = [[t.to(dtype) for t in _terms(a, b, many, p)] for p in _parts(a, before, total)]
+    cols, length, alone, of_a, of_b = (torch.cat(p) for p in zip(*parts, strict=True))
+    places = Structure("csr", (a.shape[0], b.shape[1]), _ends(length), cols, check=False)
+    sums = Structure("csr", (places.nnz, a.nnz), _ends(alone), _source(a, of_a), check=False)
+    return Terms(places, sums, _source(b, of_b))
+
+
+def _parts(a: Structure, before: Tensor, total: int) -> list[Part]:
+    """All of a at once; on a CPU so many rows at a time as have terms that fit the caches."""
+    rows = a.shape[0]
+    if torch.compiler.is_compiling() or before.device.type != "cpu" or total <= FIT:
+        return [(0, rows, 0, a.nnz, total)]
+    assert a.indptr is not None
+    ends = before.index_select(0, a.indptr)
+    inner = torch.searchsorted(ends, torch.arange(FIT, total, FIT)).tolist()
+    cuts = torch.tensor(sorted({0, *inner, rows}))
+    entries, terms = a.indptr.index_select(0, cuts), ends.index_select(0, cuts).diff()
+    made = [[*itertools.pairwise(t.tolist())] for t in (cuts, entries)]
+    return [(*r, *e, n) for r, e, n in zip(*made, terms.tolist(), strict=True)]
+
+
+def _terms(a: Structure, b: Structure, many: Tensor, part: Part) -> tuple[Tensor, ...]:
+    """The columns of places, how many each row has; how many terms each place has, and their entries of a and b."""
+    assert a.indptr is not None and a.indices is not None
+    assert b.indptr is not None and b.indices is not None
+    top, bottom, first, last, total = part
+    across, many = max(b.shape[1], 1), many[first:last]
+    of_a = torch.repeat_interleave(many, output_size=total)
+    shift = b.indptr.long().index_select(0, a.indices[first:last]) - index.sums(many)[:-1]
+    of_b = shift.index_select(0, of_a) + torch.arange(total, device=of_a.device)
+    row = index.expand(a.indptr[top : bottom + 1].long() - first, last - first) * across
+    keys, order = index.sort(row.index_select(0, of_a) + b.indices.index_select(0, of_b))
+    starts = index.starts(keys).nonzero().squeeze(1)
+    row, col = index.split(keys.index_select(0, starts), across)
+    length = torch.bincount(row, minlength=bottom - top)
+    alone = torch.diff(starts, append=starts.new_full((1,), total))
+    return col, length, alone, of_a.index_select(0, order) + first, of_b.index_select(0, order)
+
+
+def _ends(counts: Tensor) -> Tensor:
+    return index.sums(counts).to(counts.dtype)
+
+
+def _source(s: Structure, entries: Tensor) -> Tensor:
+    """Entries as their values are numbered."""
+    return entries if s.perm is None else s.perm.index_select(0, entries).to(entries.dtype)
 
 
 def _from_keys(keys: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Structure:
-    keys = torch.unique(keys)
-    across = max(shape[1], 1)
-    rows = torch.div(keys, across, rounding_mode="floor")
-    cols = (keys - rows * across).to(dtype)
-    return Structure("csr", shape, index.pointers(rows.to(dtype), shape[0]), cols, check=False)
+    """The structure of distinct places in order."""
+    rows, cols = index.split(keys, max(shape[1], 1))
+    indptr = index.ends(rows.to(dtype), shape[0])
+    return Structure("csr", shape, indptr, cols.to(dtype), check=False)

@@ -1,6 +1,7 @@
 """Sums and products of sparse matrices: A + B on the union of their places, A * B on A's, A @ B on the product's.
 
-Each is a program over the structure of the result; the operands are looked up there, and absent means 0.
+The first two are programs over the structure of the result; the operands are looked up there, and absent means 0.
+A @ B sums up, for each of its places, the terms that were found with it: rows of a matrix times a's values.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from typing import Any
 import torch
 
 from tilewright.formats.distinct import distinct
-from tilewright.formats.meet import product, union
+from tilewright.formats.meet import union
 from tilewright.formats.tensor import SparseTensor
-from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.call import call
+from tilewright.ops.meeting import terms
 from tilewright.ops.registry import register
 from tilewright.ops.sparse import as_rows, rows_first, stored_rank, without_duplicates
+from tilewright.ops.spmv import spmv
 from tilewright.support.errors import error, said
 
 
@@ -30,12 +32,7 @@ def sparse_multiply(a: Param, b: Param, e: Param) -> None:
     e[i, j] = a[i, j] * b[i, j]
 
 
-def sparse_product(u: Param, a: Param, b: Param, e: Param) -> None:
-    i, j, k = axes("i j k")
-    e[i, k] = u[i, k] * fn.sum(j, a[i, j] * b[j, k])
-
-
-for _program in (sparse_add, sparse_multiply, sparse_product):
+for _program in (sparse_add, sparse_multiply):
     register(trace(_program))
 
 
@@ -61,11 +58,11 @@ def multiply(a: Any, b: Any) -> SparseTensor:
 
 
 def matmul(a: Any, b: Any) -> SparseTensor:
-    """a @ b with a sparse result: its places first, then its values."""
-    a, b = map(without_duplicates, _matrices("A @ B", a, b, inner=True))
-    places = _ones(product(a.structure, b.structure))
-    made: SparseTensor = call("sparse_product", {"u": places, "a": a, "b": b}, [])
-    return made
+    """a @ b with a sparse result: its places and their terms first, then the sum of these."""
+    a, b = _matrices("A @ B", a, b, inner=True)
+    places, of_a, of_b = terms(a.structure, b.structure)
+    rows = SparseTensor(of_a, b.explicit_values().index_select(0, of_b))
+    return SparseTensor(places, spmv(rows, a.explicit_values()))
 
 
 def _ones(s: Any) -> SparseTensor:

@@ -4,16 +4,18 @@ In: the pairs of a program (`Step.pairs`) and the structures of its arguments. O
 one array more for each pair that has come a second time.
 
     positions(a, b, turned=False)      # None, then [entries of a]: where b has the same place, or -1
+    terms(a, b)                        # the places of a @ b and their terms; what comes again is not found again
 
-The array belongs to the pair: it is kept with the driving structure, found by the other object (weakly: not by its
+What was found belongs to the pair: it is kept with the driving structure, found by the other object (weakly: not by its
 address), and is gone as soon as one of the two is. Nothing waits for the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import cache
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,22 +23,35 @@ from torch import Tensor
 
 from tilewright.formats.bind import met_name
 from tilewright.formats.convert import source_coordinates
+from tilewright.formats.meet import Terms, product
 from tilewright.formats.structure import Structure
 from tilewright.ops.args import names_of, program_text, read_program
 
+T = TypeVar("T")
 Pair = tuple[str, str, bool]  # searched, driving, by swapped indices
+
+
+def again(a: Structure, b: Structure, what: Hashable, make: Callable[[], T]) -> T | None:
+    """What belongs to a pair, kept from its second use on; None at the first."""
+    kept = a.plans.setdefault("met", WeakKeyDictionary()).setdefault(b, {})
+    if what not in kept:
+        kept[what] = None
+    elif kept[what] is None:
+        kept[what] = make()
+    made: T | None = kept[what]
+    return made
 
 
 def positions(a: Structure, b: Structure, turned: bool) -> Tensor | None:
     """The entry of b (rows in order, each place once) at every entry of a, or -1; None at a pair's first use."""
-    kept = a.plans.setdefault("met", WeakKeyDictionary()).setdefault(b, {})
-    if turned not in kept:
-        kept[turned] = None
-    elif kept[turned] is None:
-        kept[turned] = _found(a, b, turned)
-        return kept[turned]
-    made: Tensor | None = kept[turned]
-    return made
+    return again(a, b, turned, lambda: _found(a, b, turned))
+
+
+def terms(a: Structure, b: Structure) -> Terms:
+    """What is added up where in a @ b."""
+    if torch.compiler.is_compiling():
+        return product(a, b)
+    return again(a, b, "terms", lambda: product(a, b)) or product(a, b)
 
 
 def _found(a: Structure, b: Structure, turned: bool) -> Tensor:

@@ -216,11 +216,14 @@ def alike_pays(s: Structure, row_bytes: int, value_bytes: int, both: bool) -> bo
     key = ("alike", row_bytes, value_bytes, both)
     if key not in s.plans:
         assert s.indices is not None
-        then, held = visits_of(s).columns, sum(s.shape) * row_bytes
+        held = sum(s.shape) * row_bytes
         read = row_bytes if both and held > max(sizes().values()) else 0
         alone = both or torch.get_num_threads() == 1 or held > far()
         told = s.shape[0], row_bytes, value_bytes, read, 0 if alone else row_bytes
-        s.plans[key] = saved(s.indices, then, *told) > 0
+        may = (
+            saved(s.indices, None, *told) > 0
+        )  # to find the order takes many times what a call takes
+        s.plans[key] = may and saved(s.indices, visits_of(s).columns, *told) > 0
     found: bool = s.plans[key]
     return found
 

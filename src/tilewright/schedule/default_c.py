@@ -33,7 +33,7 @@ from tilewright.schedule.legal import carried
 from tilewright.schedule.memory import row_bytes
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
-from tilewright.schedule.shape import Nest, Reduction, bounds_another, nest_of
+from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_unit, nest_of
 from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
@@ -94,7 +94,7 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     rows = nest.rows
     if (rows is not None and last is rows[0]) or not isinstance(last.lo, Const):
         return s
-    if not nest.fits_lanes(last) or _searches(s.program, nest, last):
+    if not nest.fits_lanes(last) or _searches(s.program, nest, last) or _strides(nest, last):
         return s
     name = last.var.name
     if isinstance(last.hi, Const):
@@ -112,6 +112,15 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
     return s
 
 
+def _strides(nest: Nest, s: flat.Loop) -> bool:
+    """Whether lanes of a loop would read far apart what a sum inside of it reads side by side."""
+    for r in nest.reductions:
+        reads = [n.indices[0] for n in walk(r.loop.body) if isinstance(n, Load)]
+        if _vector(r) and not r.variable and any(is_unit(r.loop.var, at) for at in reads):
+            return not any(is_unit(s.var, at) for at in reads)
+    return False
+
+
 def _searches(p: flat.Program, nest: Nest, s: flat.Loop) -> bool:
     """Whether each turn of a loop searches another range: one after the other, they may be merged with another side."""
     found = (n for n in walk(p.body) if isinstance(n, Lookup))
@@ -126,12 +135,16 @@ def feature_tile(extent: int, width: int) -> int:
     return best if best >= 2 * VECTOR else width
 
 
+def _vector(r: Reduction) -> bool:
+    """Whether lanes may hold parts of what is reduced."""
+    return len(r.folds) == 1 and r.folds[0].monoid.name == "sum" and bool(r.folds[0].state)
+
+
 def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Scheduled:
     if r.variable:
         return _early(s, r.name, options)
-    vector = all(f.monoid.name == "sum" and f.state for f in r.folds) and len(r.folds) == 1
     lanes = any(x.kind == "lane" for x in loops(s.program))
-    if not vector or (lanes and r.depth == 0) or bounds_another(nest, r):
+    if not _vector(r) or (lanes and r.depth == 0) or bounds_another(nest, r):
         return s
     extent = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else 0
     if extent >= 4 * PARTS and extent % PARTS == 0 and not lanes:

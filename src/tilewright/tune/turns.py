@@ -26,14 +26,14 @@ BESIDE = 0.1e-9
 
 def saved(
     now: Tensor,
-    then: Tensor,
+    then: Tensor | None,
     rows: int,
     row_bytes: int,
     value_bytes: int,
     read: int = 0,
     written: int = 0,
 ) -> float:
-    """Seconds of one thread that a call saves.
+    """Seconds of one thread that a call saves; without `then`, what it would at most.
 
     read: bytes that a row reads by its number, from beyond all caches; written: those that it leaves in them.
     """
@@ -41,7 +41,8 @@ def saved(
     gained = 0.0
     for level, size in sizes().items():
         room = int(ROOM * size) // max(row_bytes, LINE)
-        gained += (missing(now, room) - missing(then, room)) * BEHIND.get(level, 0.0)
+        left = 0.0 if then is None else missing(then, room)
+        gained += (missing(now, room) - left) * BEHIND.get(level, 0.0)
     held = len(now) * (now.itemsize + value_bytes)
     near = NEAR if held <= sizes()[2] else 1.0
     lost = near * (rows * TURN + len(now) * value_bytes / LINE * JUMP)
