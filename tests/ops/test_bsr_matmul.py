@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from ops.matrices import TOLERANCE, close, leaf, randn
@@ -10,8 +12,11 @@ from torch import Tensor
 
 import tilewright as tw
 from tilewright.formats import Structure
+from tilewright.ops.backend import backend
 from tilewright.ops.block_tiles import settings, tiles
 from tilewright.ops.bsr_matmul import plan as bsr_plan
+from tilewright.ops.entry import entry
+from tilewright.runtime import build_c
 
 BLOCKS = [(4, 4), (5, 3), (16, 16), (16, 32), (24, 8), (64, 64), (128, 128)]
 
@@ -80,6 +85,37 @@ def test_gradients(format: str, where: Place) -> None:
     dv, dx = torch.autograd.grad(tw.bsr_matmul(A, x, values=v), (v, x), g)
     close(dx, dense.t() @ g)
     close(A.with_values(dv).to_dense(), (g @ x.mT).sum(0) * (dense != 0))
+
+
+@pytest.fixture(params=[32, 64])
+def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose vectors have so many bytes."""
+    monkeypatch.setattr(build_c, "vector", lambda: request.param)
+    entry.cache_clear()
+    yield
+    entry.cache_clear()
+
+
+@pytest.mark.usefixtures("vectors")
+@pytest.mark.parametrize(
+    "block,columns", [((16, 16), 96), ((12, 5), 80), ((3, 8), 16), ((1, 4), 64)], ids=str
+)
+def test_sums_in_registers(block: tuple[int, int], columns: int) -> None:
+    """Rows side by side, those that are left, and blocks over the edge; with gradients."""
+    dense = blocks(block, Place("c"))[: 2 * block[0] - (block[0] > 1), : 3 * block[1] - 1]
+    A = tw.SparseTensor.from_dense(dense).to_format("dbsr", block=block)
+    x = leaf(randn(dense.shape[1], columns))
+    v = leaf(A.explicit_values())
+    with backend("c"):
+        y = tw.bsr_matmul(A, x, values=v)
+        dv, dx = torch.autograd.grad(y, (v, x), y.detach())
+        steps = bsr_plan(A, x.detach()).kernel.schedule
+    assert any(step.name == "jam" for step in steps) == (block[0] > 1)
+    torch.testing.assert_close(y, dense @ x, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(dx, dense.t() @ y, rtol=1e-4, atol=1e-4)
+    want = (y @ x.t()) * (dense != 0)
+    got = A.with_values(dv).to_dense() * (dense != 0)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_settings(tiled: Place) -> None:

@@ -169,12 +169,17 @@ def test_no_rows_with_heads(where: Place) -> None:
 
 
 def test_lanes_are_along_memory() -> None:
-    """Heads are apart, what a head sums up is not; where nothing is summed up, heads are lanes."""
+    """Heads are apart, what a head sums up is not; where nothing of theirs is summed up, loops outside are lanes."""
     A = shuffled("cpu")
     x, z = (torch.ones(n, 3, 16) for n in A.shape)
     with backend("c"):
         dot, add = tw.sddmm.plan(A, x, z), tw.sddmm.plan(A, x, z, op="add")
+        q, mask = torch.ones(1, 1, 32, 64), tw.block_mask(torch.ones(2, 2) > 0, block=16)
+        scores = tw.attention.plan(q, q, q, mask=mask)  # type: ignore[attr-defined]
     assert "for f in lane(16)" in dot.kernel.stages["scheduled"]
+    assert (
+        "for d in lane(64)" in scores.kernel.stages["scheduled"]
+    )  # which the inner sum does not read
     assert "in lane(" in add.kernel.stages["scheduled"]
 
 

@@ -173,7 +173,8 @@ class Step(Statement):
         if knobs.fallback() and not build_c.available():
             return Ready(self, driver.compile_slow(p))
         table = f"{self.walked.removesuffix('indptr')}indices" if self.visits else ""
-        options = replace(driver.COptions.of(unpack(packed)), visit=table)
+        asked = driver.COptions.of(unpack(packed))
+        options = replace(asked, visit=table, vector=build_c.vector())
         return Ready(self, driver.compile_c(p, exact, options))
 
     def make_triton(self, asked: Asked) -> Ready:

@@ -48,15 +48,27 @@ def available() -> bool:
 
 
 @functools.cache
+def _flags() -> str:
+    """The line of the processor's features, where the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+@functools.cache
 def cpu_features() -> str:
     """What -march=native means here; part of every key."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                return cache.key_of(platform.machine(), line)
-    except OSError:
-        pass
-    return platform.machine() + platform.processor()
+    told = platform.machine(), _flags()
+    return cache.key_of(*told) if _flags() else platform.machine() + platform.processor()
+
+
+@functools.cache
+def vector() -> int:
+    """Bytes of a vector."""
+    held = _flags().split()
+    return 64 if "avx512f" in held else 32 if "avx2" in held else 16
 
 
 @functools.cache

@@ -11,6 +11,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     rows, where a list is there   in its order
     searches with growing keys    from the place before
     outputs written by lanes      need not stay in caches
+    products of blocks            schedule/default_blocks.py
     a compacted list              schedule/default_append.py
 """
 
@@ -27,7 +28,8 @@ from tilewright.ir.node import Node, is_named, parts, walk
 from tilewright.schedule.append import append_of
 from tilewright.schedule.balance import balanced
 from tilewright.schedule.default_append import append_c
-from tilewright.schedule.edit import loops
+from tilewright.schedule.default_blocks import in_registers
+from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.follow import followed
 from tilewright.schedule.legal import carried
 from tilewright.schedule.memory import row_bytes
@@ -52,6 +54,9 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
         return append_c(p, listed)
     s = _rows(Scheduled(p), options)
     nest = nest_of(s.program)
+    tile = in_registers(nest, options)
+    if tile is not None:
+        return _leave(tile(_threads(s, nest.spatial[-2:])))
     s = _features(s, nest, options)
     for x in nest.spatial:
         if not isinstance(x.lo, Const):
@@ -116,8 +121,9 @@ def _strides(nest: Nest, s: flat.Loop) -> bool:
     """Whether lanes of a loop would read far apart what a sum inside of it reads side by side."""
     for r in nest.reductions:
         reads = [n.indices[0] for n in walk(r.loop.body) if isinstance(n, Load)]
-        if _vector(r) and not r.variable and any(is_unit(r.loop.var, at) for at in reads):
-            return not any(is_unit(s.var, at) for at in reads)
+        apart = [at for at in reads if uses(at, s.var)]
+        if apart and _vector(r) and not r.variable and any(is_unit(r.loop.var, at) for at in reads):
+            return not any(is_unit(s.var, at) for at in apart)
     return False
 
 
@@ -187,14 +193,14 @@ def _rounds(n: Node) -> bool:
     return any(_rounds(c) for c in parts(n) if isinstance(c, Node))
 
 
-def _threads(s: Scheduled) -> Scheduled:
+def _threads(s: Scheduled, but: tuple[flat.Loop, ...] = ()) -> Scheduled:
     """The outermost spatial loops, as many as stand directly inside each other; inner ones that merge stay serial.
 
     Rows with entries of their own number are shared by it, and whole.
     """
     top, inner = s.program.body[0] if s.program.body else None, False
     while isinstance(top, flat.Loop) and top.kind == "serial" and not carried(top):
-        if not isinstance(top.lo, Const) or (inner and growing(top)):
+        if top in but or not isinstance(top.lo, Const) or (inner and growing(top)):
             break
         s = s.then("kind", top.var.name, "grid")
         rows = [] if inner else _begins(s.program, top.var)

@@ -56,21 +56,33 @@ def jam(p: flat.Program, name: str, factor: int) -> flat.Program:
 
 
 def _own(loop: Loop) -> list[Var]:
-    """What each turn has for itself: all that it sets, but loops that are the same for all turns."""
-    own = [loop.var]
-    for s in within(loop.body):
-        alike = isinstance(s, Loop) and not any(uses((s.lo, s.hi), v) for v in own)
-        own += [v for v in sets(s) if not alike and v not in own]
+    """What each turn has for itself: all that it sets, but loops and numbers that are the same for all turns."""
+    written = [s.buffer for s in within(loop.body) if isinstance(s, stmt.Store | stmt.Atomic)]
+    own: list[Var] = [loop.var]
+
+    def block(body: Body) -> None:
+        for s in body:
+            match s:
+                case Loop(_, lo, hi, _, inside) if not any(uses((lo, hi), v) for v in own):
+                    block(inside)
+                case stmt.Let(_, e) if not any(uses(e, v) for v in (*own, *written)):
+                    pass
+                case _:
+                    own.extend(v for n in within((s,)) for v in sets(n) if v not in own)
+
+    block(loop.body)
     return own
 
 
 def _beside(bodies: list[Body]) -> Body:
-    """Bodies of one form, statement by statement; loops that are the same for all become one."""
+    """Bodies of one form, statement by statement; what is the same for all stands there once."""
     out: list[stmt.Stmt] = []
     for group in zip(*bodies, strict=True):
         first = group[0]
         if isinstance(first, Loop) and all(s.var is first.var for s in group):
             out.append(replace(first, body=_beside([s.body for s in group])))
+        elif isinstance(first, stmt.Let | stmt.Prefetch) and all(s == first for s in group):
+            out.append(first)
         else:
             out += group
     return tuple(out)

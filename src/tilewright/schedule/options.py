@@ -69,13 +69,14 @@ def gather_registers(setting: Setting, half: bool) -> int | None:
 class COptions:
     """grain: iterations a thread takes at once, at most; prefetch: kilobytes of gathered rows that are asked for ahead
     (0: none); width: lanes of the feature loop; fuse: products and sums may become one instruction; visit: the index
-    array of rows that come in the order of a list."""
+    array of rows that come in the order of a list; vector: bytes of the machine's vectors."""
 
     grain: int = GRAIN
     prefetch: int = 16
     width: int = 128
     fuse: bool = True
     visit: str = ""
+    vector: int = 64
 
     @staticmethod
     def of(setting: Setting) -> COptions:
