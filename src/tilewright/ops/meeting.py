@@ -22,6 +22,7 @@ from torch import Tensor
 from tilewright.formats.bind import met_name
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 from tilewright.ops.args import names_of, program_text, read_program
 
 Pair = tuple[str, str, bool]  # searched, driving, by swapped indices
@@ -39,6 +40,7 @@ def positions(a: Structure, b: Structure, turned: bool) -> Tensor | None:
     return made
 
 
+@outside
 def _found(a: Structure, b: Structure, turned: bool) -> Tensor:
     assert b.indices is not None
     rows, cols = source_coordinates(a)[:: -1 if turned else 1]
