@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,6 +135,11 @@ class Index:
         where = "Index.from_values(x, tile)"
         check_dense(where, "x", x, 2, device_of(x), "x", floating=False)
         tile = tuple(tile) if isinstance(tile, list) else tile
+        if isinstance(threshold, np.number):
+            threshold = threshold.item()
+        if not isinstance(threshold, int | float | torch.SymFloat):
+            got, expected = repr(threshold), "a number of Python: float(t) waits for the device"
+            raise error("argument", where=where, name="threshold", got=got, expected=expected)
         shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
         detector = _known_detector if eager() else _detector
         backend = backend_of(x.device)
@@ -366,5 +372,5 @@ def _check_whole(t: Any, rank: int, name: str, where: str) -> None:
 
 
 def _check_count(n: int, name: str, where: str) -> None:
-    if n < 0:
-        raise error("argument", where=where, name=name, got=n, expected="0 or more")
+    if not isinstance(n, int | torch.SymInt | np.integer) or n < 0:
+        raise error("argument", where=where, name=name, got=n, expected="a whole number, 0 or more")
