@@ -249,6 +249,14 @@ def test_numbers_of_numpy(where: Place) -> None:
     assert len(Index.from_lengths(x.int()[0], np.int64(2)).compact()) == 2
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.complex64, torch.float8_e4m3fn], ids=str
+)
+def test_dtypes_that_kernels_do_not_read(dtype: torch.dtype, where: Place) -> None:
+    x = torch.tensor([[0.0, -0.0, 2.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], device=where.device)
+    assert Index.from_values(x.to(dtype), (1, None)).compact().tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str) -> None:
     action, told = REFUSED[name]

@@ -21,6 +21,7 @@ from torch import Tensor
 from tilewright.language.trace import Traced, trace
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
+from tilewright.ops.dtypes import NAMES
 from tilewright.ops.kept import numbers
 from tilewright.ops.library import eager
 from tilewright.ops.registry import register
@@ -144,7 +145,7 @@ class Index:
         detector = _known_detector if eager() else _detector
         backend = backend_of(x.device)
         name = detector(shape, x.dtype, tile, grouped, ordered, above, backend, straight(x))
-        x = _bytes(x.detach())
+        x = _plain(x.detach())
         if name.startswith("raised"):
             return _raised(x, shape, tile)
         asked = lambda _, held: _asked(held[0], tile, grouped, ordered)
@@ -276,7 +277,10 @@ def _looked_at(side: int | None, size: int) -> int:
 _known_detector = lru_cache(4096)(_detector)
 
 
-def _bytes(x: Tensor) -> Tensor:
+def _plain(x: Tensor) -> Tensor:
+    """The same as numbers that kernels read: narrow floats are widened, others are asked whether they are 0."""
+    if x.dtype not in NAMES:
+        x = x.float() if x.dtype.is_floating_point else x != 0
     return x.view(torch.uint8) if x.dtype == torch.bool else x
 
 
