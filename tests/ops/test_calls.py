@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,10 +222,61 @@ def test_a_weight_in_training_is_not_kept(triton: object) -> None:
     w = randn(8, 6).requires_grad_()
     (g,) = torch.autograd.grad((kept.k_major(w, again=True) * 3.0).sum(), w)
     torch.testing.assert_close(g, torch.full((8, 6), 3.0))
-    assert not kept._COPIES
     with torch.no_grad():
         assert not kept.k_major(w, again=True).requires_grad
-    assert len(kept._COPIES) == 1
+    assert not kept._COPIES
+
+
+def _fused_step(p: torch.nn.Parameter) -> None:
+    p.grad = torch.ones_like(p)
+    torch.optim.SGD([p], 0.5, fused=True).step()
+
+
+def _swapped_average(p: torch.nn.Parameter) -> None:
+    average, p.data = p.data, torch.zeros_like(p)
+    tw.linear(torch.ones_like(p), p, sparse="k")
+    average.mul_(3.0)
+    p.data = average
+
+
+CHANGES = {
+    "fused optimizer": _fused_step,
+    ".data": lambda p: p.data.mul_(2.0),
+    "average": _swapped_average,
+    "copy": lambda p: p.detach().fill_(1.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("read", [lambda p: p, lambda p: p.data], ids=["p", "p.data"])
+def test_weights_that_change_without_a_version_are_read_again(
+    where: Place, change: Any, read: Any
+) -> None:
+    x = randn(3, 6, device=where.device)
+    p = torch.nn.Parameter(randn(8, 6, seed=2, device=where.device))
+    for turn in (lambda _: None, change):
+        turn(p)
+        with torch.no_grad():
+            close(tw.linear(x, read(p), sparse="k"), x @ p.T)
+
+
+def test_what_is_kept_in_inference_mode_serves_training(where: Place) -> None:
+    kept.forget()
+    kept._NUMBERS.clear()
+    x, w = randn(2, 4, 6, device=where.device), randn(8, 6, device=where.device)
+    sizes = torch.tensor([3, 1], device=where.device)
+    ids = torch.zeros(4, 1, dtype=torch.int64, device=where.device)
+    chosen, experts = tw.Index.from_choices(ids, 1), w.T[None].contiguous()
+
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        y = tw.linear(x, w, sparse=sizes).sum() + tw.linear(x[0], w, sparse="k").sum()
+        return y + tw.ops.grouped_matmul(x[1], experts, chosen).sum()
+
+    with torch.inference_mode():
+        y = sums(x)
+    assert sums(x.requires_grad_()) == y
+    (g,) = torch.autograd.grad(sums(x), x)
+    assert g.isfinite().all()
 
 
 @INTERPRETER

@@ -222,6 +222,12 @@ REFUSED = {
     "mask": (lambda: Index.from_mask(torch.ones(3, 3), (2, 2), (9, 6)), "one for each micro-tile"),
     "ids": (lambda: Index.from_choices(torch.ones(3, 3), 2), "int32"),
     "experts": (lambda: Index.from_choices(torch.ones(3, 3).int(), -1), "0 or more"),
+    "half": (lambda: Index.from_lengths(torch.ones(3).int(), 2.5), "a whole number"),  # type: ignore[arg-type]
+    "none": (lambda: Index.from_choices(torch.ones(3, 3).int(), None), "a whole number"),  # type: ignore[arg-type]
+    "tensor": (
+        lambda: Index.from_values(torch.ones(3, 3), threshold=torch.tensor(0.5)),  # type: ignore[arg-type]
+        "a number of Python",
+    ),
     "longest": (lambda: Index.from_lengths(torch.ones(3).int(), -1), "0 or more"),
     "list": (lambda: Index.from_values([[1.0]]), "a dense (strided) tensor"),  # type: ignore[arg-type]
     "mask list": (lambda: Index.from_mask([True]), "a dense (strided) tensor"),  # type: ignore[arg-type]
@@ -235,6 +241,20 @@ REFUSED = {
         "2147483648",
     ),
 }
+
+
+def test_numbers_of_numpy(where: Place) -> None:
+    x = torch.tensor([[0.25, 0.75]], device=where.device)
+    assert Index.from_values(x, threshold=np.float32(0.5)).compact().tolist() == [1]
+    assert len(Index.from_lengths(x.int()[0], np.int64(2)).compact()) == 2
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.complex64, torch.float8_e4m3fn], ids=str
+)
+def test_dtypes_that_kernels_do_not_read(dtype: torch.dtype, where: Place) -> None:
+    x = torch.tensor([[0.0, -0.0, 2.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], device=where.device)
+    assert Index.from_values(x.to(dtype), (1, None)).compact().tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -194,3 +194,30 @@ def test_nothing_waits_for_the_device() -> None:
         torch.cuda.set_sync_debug_mode("default")
     for y in made:
         close(y, (a.to_dense() * b.to_dense()) @ x)
+
+
+def of_four(columns: list[int]) -> tw.SparseTensor:
+    """Four entries in three rows, of which the last has two."""
+    held = {"indptr": torch.tensor([0, 1, 2, 4]), "indices": torch.tensor(columns)}
+    return tw.SparseTensor.from_arrays("csr", (3, 4), torch.ones(4), **held)
+
+
+ONE, UNSORTED, TWICE = of_four([0, 1, 2, 3]), of_four([0, 2, 3, 1]), of_four([0, 1, 2, 2])
+BLOCKS = tw.SparseTensor.from_dense(torch.eye(4)[:2], format="dbsr.2.2")
+KEPT = {
+    "positions": lambda v: (ONE.with_values(v) * UNSORTED).values,
+    "in order": lambda v: tw.einsum("ij,ij->i", ONE, UNSORTED.with_values(v)),
+    "added up": lambda v: tw.einsum("ij,ij->i", ONE, TWICE.with_values(v)),
+    "all rows": lambda v: tw.bsr_matmul(BLOCKS.with_values(v.view(1, 2, 2)), torch.ones(4, 2)),
+}
+
+
+@pytest.mark.parametrize("call", KEPT.values(), ids=KEPT)
+def test_what_is_kept_in_inference_mode_serves_training(call: Any) -> None:
+    with torch.inference_mode():
+        for _ in range(2):
+            y = call(torch.ones(4))
+    v = torch.ones(4, requires_grad=True)
+    torch.testing.assert_close(call(v), y)
+    (g,) = torch.autograd.grad(call(v).sum(), v)
+    assert g.any()

@@ -13,6 +13,7 @@ from ops.matrices import KINDS, close, matrix, randn
 from ops.places import Place
 
 import tilewright as tw
+from tilewright.language.trace import trace
 from tilewright.support.errors import FormatError
 
 
@@ -278,3 +279,21 @@ def test_a_tensor_that_lacks_its_indices() -> None:
         scaled(matrix().to_sparse_csr(), randn(12, 7), randn(7))
     with pytest.raises(tw.TilewrightError, match="3: a, x, s"):
         scaled(matrix().to_sparse_csr(), randn(12, 7))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        lambda x, y, i, k: tw.append(x, y, i, where=y[i] != 0.0, over=i),
+        lambda x, y, i, k: y.__setitem__(i, tw.sum(k, x[i, k] == 0.0)),
+        lambda x, y, i, k: y.__setitem__(i, x[i, i] == 0.0),
+        lambda x, y, i, k: y.__setitem__(i, tw.where(x[i, i] != 0.0, 1.0, 0.0)),
+    ],
+    ids=["append", "sum", "value", "where"],
+)
+def test_what_python_makes_of_equality_is_no_term(statement: Any) -> None:
+    def program(x: Any, y: Any) -> None:
+        statement(x, y, *tw.axes("i k"))
+
+    with pytest.raises(tw.TilewrightError, match="not_equal"):
+        trace(program)

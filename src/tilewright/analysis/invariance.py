@@ -178,6 +178,11 @@ def _uses(s: Stmt) -> Iterator[_Use]:
             yield _Use(ix, f"{s.list.name} lists what is found along it")
         return
     assert isinstance(s, Assign)
+    for n in s.listed:
+        yield _Use(n.index, f"{n.at.buffer.name} names its values")
+        yield _Use(n.place, f"it counts places of {n.at.buffer.name}")
+        for a in (n.at, n.below):
+            yield from () if a is None else _access(a, False)
     for t in s.targets:
         yield from _in(t, t, True)
     for v in s.values:

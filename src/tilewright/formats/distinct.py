@@ -14,6 +14,7 @@ from torch import Tensor
 from tilewright.formats import index
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 
 
 def has_duplicates(s: Structure) -> bool:
@@ -36,6 +37,7 @@ def is_sorted(s: Structure) -> bool:
     return found
 
 
+@outside
 def sorted_rows(s: Structure) -> Structure:
     """The same entries with columns in order; values keep the source's order. Kept with the structure."""
     if "sorted rows" not in s.plans:
@@ -50,6 +52,7 @@ def sorted_rows(s: Structure) -> Structure:
     return found
 
 
+@outside
 def distinct(s: Structure) -> tuple[Structure, Tensor]:
     """The csr structure of distinct places, and the place of each source entry; kept with the structure."""
     if torch.compiler.is_compiling():

@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr, const, maximum, minimum, power, select, una
 from tilewright.ir.expr import eq as equal
 from tilewright.ir.expr import ne as not_equal
 from tilewright.language.custom import monoid
-from tilewright.language.trace import Parts, append, both, listed, nth, outputs, part, reduce
+from tilewright.language.trace import Parts, append, both, listed, nth, outputs, part, reduce, term
 from tilewright.support.errors import error
 
 
@@ -98,10 +98,7 @@ def softmax_sum_lse(over: Any, score: Any, value: Any) -> Parts:
 
 def where(cond: Any, a: Any, b: Any) -> Expr:
     """a where cond holds, else b; the other one is not looked at."""
-    if isinstance(cond, bool):
-        expected = "a comparison of expressions; == and != of Python are tw.equal(a, b) and tw.not_equal(a, b)"
-        raise error("argument", where="where(cond, a, b)", name="cond", got=cond, expected=expected)
-    return select(cond, a, b)
+    return select(term(cond, "where(cond, a, b)", "cond"), a, b)
 
 
 def pow(a: Any, b: Any) -> Expr:

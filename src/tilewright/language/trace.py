@@ -104,7 +104,8 @@ class Param:
 
     def __setitem__(self, at: Any, value: Any) -> None:
         where = statement_of(sys._getframe(1))
-        self._trace.assign(Assign((self[at],), (const(value),), where))
+        made = term(value, f"{self._ref.name}[...] = value", "value")
+        self._trace.assign(Assign((self[at],), (made,), where))
 
     @property
     def bare(self) -> Load:
@@ -180,7 +181,7 @@ def append(
         count._ref,
         _indices(group),
         _indices(over),
-        const(where),
+        term(where, "append(list, count, value, where=...)", "where"),
         const(value),
         source,
         None if start is None else const(start),
@@ -222,12 +223,21 @@ def _indices(over: Any) -> tuple[Index, ...]:
 
 def reduce(name: str, over: Any, *args: Any) -> Expr:
     """The reduction of a built-in monoid, by name."""
-    return Reduce(monoids("f32")[name], _indices(over), tuple(const(a) for a in args))
+    terms = tuple(term(a, f"{name}(axes, value)", "value") for a in args)
+    return Reduce(monoids("f32")[name], _indices(over), terms)
 
 
 def both(name: str, over: Any, *args: Any) -> Parts:
     """A reduction whose several results are assigned by `outputs`."""
     return Parts(monoids("f32")[name], _indices(over), tuple(const(a) for a in args))
+
+
+def term(value: Any, where: str, name: str) -> Expr:
+    """An expression, or a number: what == and != of Python make of expressions is neither."""
+    if isinstance(value, bool):
+        expected = "a comparison of expressions; == and != of Python are tw.equal(a, b) and tw.not_equal(a, b)"
+        raise error("argument", where=where, name=name, got=value, expected=expected)
+    return const(value)
 
 
 def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:

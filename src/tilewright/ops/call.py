@@ -19,6 +19,7 @@ from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.transforms import outside
 from tilewright.formats.tree import Tree
 from tilewright.ir.coord import Assign, Index, Stmt, spatial
 from tilewright.ir.expr import Load
@@ -141,9 +142,13 @@ def _grouped(v: Any, dim: int | None) -> Any:
         return v
     s, key = v.structure, ("grouped", dim)
     if key not in s.plans:
-        bare = SparseTensor(s, None).to_format(f"grouped.{len(v.shape)}.{dim}")
-        s.plans[key] = bare.structure
+        s.plans[key] = _grouped_by(s, dim)
     return SparseTensor(s.plans[key], v.values)
+
+
+@outside
+def _grouped_by(s: Any, dim: int) -> Any:
+    return SparseTensor(s, None).to_format(f"grouped.{len(s.shape)}.{dim}").structure
 
 
 @functools.cache

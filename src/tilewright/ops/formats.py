@@ -24,6 +24,7 @@ from tilewright.formats.index import ceil_div, expand
 from tilewright.formats.rules import blocks
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.transforms import outside
 from tilewright.ops.choice import Choice
 from tilewright.runtime.ranges import follow_each_other
 from tilewright.schedule.options import Setting
@@ -109,9 +110,14 @@ def in_blocks(a: SparseTensor, b: int) -> SparseTensor:
     s = a.structure
     key = ("in blocks", b)
     if key not in s.plans:
-        made = decompose(s, None, blocks(b, 1.0), "csr")[0]
-        s.plans[key] = made.prepare() if s.transposed is not None else made
+        s.plans[key] = _in_blocks(s, b)
     return SparseTensor(s.plans[key], a.values)
+
+
+@outside
+def _in_blocks(s: Structure, b: int) -> Structure:
+    made = decompose(s, None, blocks(b, 1.0), "csr")[0]
+    return made.prepare() if s.transposed is not None else made
 
 
 def with_blocks(space: Space, sizes: tuple[int, ...]) -> Space:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.transforms import outside
 from tilewright.language import functions as fn
 from tilewright.language.grad import Gradient
 from tilewright.language.trace import Param, Traced, axes, listed, part, trace
@@ -214,7 +215,7 @@ def tiles_of(index: Index, size: int) -> dict[str, Tensor]:
         return _tiles(index, size)
     kept: dict[int, dict[str, Tensor]] = index.__dict__.setdefault("_tiles", {})
     if size not in kept:
-        kept[size] = _tiles(index, size)
+        kept[size] = outside(_tiles)(index, size)
     return kept[size]
 
 

@@ -14,12 +14,14 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tilewright.language.trace import Traced, trace
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
+from tilewright.ops.dtypes import NAMES
 from tilewright.ops.kept import numbers
 from tilewright.ops.library import eager
 from tilewright.ops.registry import register
@@ -134,11 +136,16 @@ class Index:
         where = "Index.from_values(x, tile)"
         check_dense(where, "x", x, 2, device_of(x), "x", floating=False)
         tile = tuple(tile) if isinstance(tile, list) else tile
+        if isinstance(threshold, np.number):
+            threshold = threshold.item()
+        if not isinstance(threshold, int | float | torch.SymFloat):
+            got, expected = repr(threshold), "a number of Python: float(t) waits for the device"
+            raise error("argument", where=where, name="threshold", got=got, expected=expected)
         shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
         detector = _known_detector if eager() else _detector
         backend = backend_of(x.device)
         name = detector(shape, x.dtype, tile, grouped, ordered, above, backend, straight(x))
-        x = _bytes(x.detach())
+        x = _plain(x.detach())
         if name.startswith("raised"):
             return _raised(x, shape, tile)
         asked = lambda _, held: _asked(held[0], tile, grouped, ordered)
@@ -270,7 +277,10 @@ def _looked_at(side: int | None, size: int) -> int:
 _known_detector = lru_cache(4096)(_detector)
 
 
-def _bytes(x: Tensor) -> Tensor:
+def _plain(x: Tensor) -> Tensor:
+    """The same as numbers that kernels read: narrow floats are widened, others are asked whether they are 0."""
+    if x.dtype not in NAMES:
+        x = x.float() if x.dtype.is_floating_point else x != 0
     return x.view(torch.uint8) if x.dtype == torch.bool else x
 
 
@@ -366,5 +376,5 @@ def _check_whole(t: Any, rank: int, name: str, where: str) -> None:
 
 
 def _check_count(n: int, name: str, where: str) -> None:
-    if n < 0:
-        raise error("argument", where=where, name=name, got=n, expected="0 or more")
+    if not isinstance(n, int | torch.SymInt | np.integer) or n < 0:
+        raise error("argument", where=where, name=name, got=n, expected="a whole number, 0 or more")

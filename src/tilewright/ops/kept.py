@@ -7,10 +7,15 @@ In: a tensor that comes again unchanged. Out: the copy that was made of it, or a
 A copy is found by the storage of the tensor, with offset, shape, strides and dtype, and by the stream that made it; it
 is right for the version that it saw, so that a change in place is noticed. A weak reference to the storage keeps its
 address from being another's, and nothing of it alive; copies of storages that are gone are dropped when another one is
-made. A weight that is used so takes twice its memory. Where gradients are asked for, while a CUDA graph is captured,
-inside torch.compile, and for tensors without a version nothing is kept: the copy is then a part of the call.
+made. A weight that is used so takes twice its memory.
 
-A change that torch does not count, through `w.data` or by another library's kernel, is not seen: `forget()` after it.
+Nothing is kept of weights that want gradients, in evaluation neither: fused optimizers, CUDA graphs that are replayed
+and averages that are swapped in through `.data` change them without a new version. Nor is it of what shares its storage
+with other tensors than the one that it is a view of, since `w.data` counts versions of its own; while a CUDA graph is
+captured, inside torch.compile, and for tensors without a version. The copy is then a part of the call.
+
+A change of another weight that torch does not count, through its `.data` or by another library's kernel, is not seen:
+`forget()` after it.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tilewright.formats.transforms import outside
 from tilewright.ops.backend import backend_of, place_of, precision
 from tilewright.ops.library import plainly
 
@@ -41,11 +47,19 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
     """
     if t.stride(0) == 1:
         return t
-    on_gpu = backend_of(t.device) == "triton"
-    trained = t.requires_grad and (torch.is_grad_enabled() or not on_gpu)
-    if again and not trained and keeps(t) and not t.is_inference():
+    if again and keeps(t) and _alone(t):
         return _copy(t)
-    return t.t().contiguous().t() if on_gpu else t
+    return t.t().contiguous().t() if backend_of(t.device) == "triton" else t
+
+
+def _alone(t: Tensor) -> bool:
+    """Whether its version tells of all changes."""
+    if t.is_inference() or t.requires_grad:
+        return False
+    of = t._base
+    known = 2 if of is None else 3  # these, and the storage's own object
+    alone: bool = torch._C._storage_Use_Count(t.untyped_storage()._cdata) <= known
+    return alone and (of is None or not of.requires_grad)
 
 
 def multiplied(w: Tensor, axis: str) -> Tensor:
@@ -75,26 +89,36 @@ def _copy(t: Tensor) -> Tensor:
     found = _COPIES.get(key)
     if found is not None and found[1] == t._version:
         return found[2]
-    for old in [k for k, (of, _, _) in _COPIES.items() if of.expired()]:
-        del _COPIES[old]
+    for old in [k for k, (of, _, _) in list(_COPIES.items()) if of.expired()]:
+        _COPIES.pop(old, None)  # another thread may have done so
     if len(_COPIES) >= MOST:
         _COPIES.clear()
-    made = t.detach().t().contiguous().t()
+    made = _turned(t)
     _COPIES[key] = StorageWeakRef(storage), t._version, made
     return made
+
+
+@outside
+def _turned(t: Tensor) -> Tensor:
+    return t.detach().t().contiguous().t()
 
 
 def numbers(count: int, dtype: torch.dtype, like: Tensor) -> Tensor:
     """0, 1, ... count - 1 where another tensor lies. They are few, and stay: a graph may hold their address."""
     if not keeps(like):
-        return torch.arange(count, dtype=dtype, device=like.device)
+        return _counted(like, count, dtype)
     key = (count, dtype, like.device, place_of(like.device))
     made = _NUMBERS.get(key)
     if made is None:
-        made = torch.arange(count, dtype=dtype, device=like.device)
+        made = _counted(like, count, dtype)
         if len(_NUMBERS) < MOST:
             _NUMBERS[key] = made
     return made
+
+
+@outside
+def _counted(like: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    return torch.arange(count, dtype=dtype, device=like.device)
 
 
 def keeps(t: Tensor) -> bool:

@@ -25,6 +25,7 @@ from tilewright.formats.bind import met_name
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.meet import Terms, product
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 from tilewright.ops.args import names_of, program_text, read_program
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ def terms(a: Structure, b: Structure) -> Terms:
     return again(a, b, "terms", lambda: product(a, b)) or product(a, b)
 
 
+@outside
 def _found(a: Structure, b: Structure, turned: bool) -> Tensor:
     assert b.indices is not None
     rows, cols = source_coordinates(a)[:: -1 if turned else 1]

@@ -90,16 +90,19 @@ def as_blocks(a: SparseTensor) -> SparseTensor:
     s = a.structure
     if not isinstance(s, Tree) or not s.format.startswith("dbsr."):
         return a
-    made = s.plans.get("blocks")
-    if made is None:
-        block = s.values_shape[1], s.values_shape[2]
-        rows, indptr = s.arrays["indices0"], s.arrays["indptr1"]
-        counts = indptr.new_zeros(-(-s.shape[0] // block[0]) + 1)
-        counts = counts.index_copy(0, rows.long() + 1, indptr.diff())
-        starts = counts.cumsum(0).to(indptr.dtype)
-        made = Structure("bsr", s.shape, starts, s.arrays["indices1"], block=block, check=False)
-        s.plans["blocks"] = made
-    return SparseTensor(made, a.values)
+    if "blocks" not in s.plans:
+        s.plans["blocks"] = _all_rows(s)
+    return SparseTensor(s.plans["blocks"], a.values)
+
+
+@outside
+def _all_rows(s: Tree) -> Structure:
+    block = s.values_shape[1], s.values_shape[2]
+    rows, indptr = s.arrays["indices0"], s.arrays["indptr1"]
+    counts = indptr.new_zeros(-(-s.shape[0] // block[0]) + 1)
+    counts = counts.index_copy(0, rows.long() + 1, indptr.diff())
+    starts = counts.cumsum(0).to(indptr.dtype)
+    return Structure("bsr", s.shape, starts, s.arrays["indices1"], block=block, check=False)
 
 
 def unordered(a: SparseTensor) -> bool:
@@ -138,12 +141,7 @@ def in_order(a: SparseTensor) -> SparseTensor:
         return without_duplicates(a)
     s, v = a.structure, a.explicit_values()
     if "in order" not in s.plans:
-        places, perm = s.as_coordinates()
-        keys = torch.zeros_like(places[0], dtype=torch.int64)
-        for c, size in zip(places, s.shape, strict=True):
-            keys = keys * size + c
-        kept, place = torch.unique(keys, return_inverse=True)
-        s.plans["in order"] = kept, place, perm
+        s.plans["in order"] = _keys(s)
     kept, place, perm = s.plans["in order"]
     v = v if perm is None else v.index_select(0, perm)
     at = kept
@@ -153,6 +151,17 @@ def in_order(a: SparseTensor) -> SparseTensor:
         at = torch.div(at, size, rounding_mode="floor")
     summed = v.new_zeros((kept.shape[0], *v.shape[1:])).index_add(0, place, v)
     return SparseTensor.from_coords(torch.stack(coords), summed, s.shape, format="csf")
+
+
+@outside
+def _keys(s: Tree) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Distinct places in order, as numbers; the place of each entry; the order of entries."""
+    places, perm = s.as_coordinates()
+    keys = torch.zeros_like(places[0], dtype=torch.int64)
+    for c, size in zip(places, s.shape, strict=True):
+        keys = keys * size + c
+    kept, place = torch.unique(keys, return_inverse=True)
+    return kept, place, perm
 
 
 def without_duplicates(a: SparseTensor) -> SparseTensor:

@@ -6,7 +6,7 @@ alignment; never by sizes of structures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tilewright import driver
 from tilewright.analysis.domain import covers
-from tilewright.ir.expr import Const, Expr, Var
+from tilewright.ir.expr import Bin, Cast, Const, Expr, Var
+from tilewright.ir.node import walk
 from tilewright.ir.text import text
 from tilewright.ops.backend import cores, on_device, precision
 from tilewright.ops.dtypes import TORCH
@@ -153,8 +154,9 @@ class Step(Statement):
 
     @cached_property
     def spans(self) -> list[str]:
-        """The extents that a setting may be made for: of the last dense spatial loop, and of reductions."""
-        return [text(s.hi) for s in (*self.nest.free[-1:], *(r.loop for r in self.nest.reductions))]
+        """The sizes that a setting may be made for: of the last dense spatial loop, and of reductions."""
+        loops = (*self.nest.free[-1:], *(r.loop for r in self.nest.reductions))
+        return [n.name for n in walk(tuple(x.hi for x in loops)) if isinstance(n, Var)]
 
     def packed(self, ints: Sequence[int]) -> int:
         """The setting: that of a work list, or one for all statements, or several for one each."""
@@ -223,7 +225,7 @@ class Step(Statement):
 
     def span(self, sizes: dict[str, int]) -> int:
         """The extent of the last dense spatial loop."""
-        return 1 if self.last is None else sizes.get(self.last, EXACT)
+        return most(self.nest.free[-1].hi, sizes) if self.nest.free else 1
 
     def setting(self, given: Setting, sizes: dict[str, int]) -> Setting:
         """The given tile setting, with what it leaves open filled in from sizes."""
@@ -258,7 +260,7 @@ class Step(Statement):
             made = {"bm": 64, "bn": 64, **made}
         held_whole = [r for r in dense if r.depth or "inner" in made]
         if held_whole:
-            least = max(ceil_pow2(sizes.get(text(r.loop.hi), 64)) for r in held_whole)
+            least = max(ceil_pow2(most(r.loop.hi, sizes)) for r in held_whole)
             made["inner"] = max(16, least, made.get("inner", 0))
         if (
             self.nest.reductions
@@ -269,10 +271,11 @@ class Step(Statement):
             made["edges"] = 32
             reduce = [r for r in dense if not r.depth]
             if reduce:
-                name = text(reduce[0].loop.hi)
-                extent = sizes.get(name, 64) if name in self.widths else UNTOLD
+                told_of = {n: sizes[n] for n in self.widths}
+                extent = max(most(r.loop.hi, told_of) for r in reduce)
                 made["width"] = given.get("width", min(128, max(16, ceil_pow2(extent))))
-                made["whole"] = int(extent <= made["width"])
+                longest = max(extent, span) if self.nest.blocks else extent
+                made["whole"] = int(longest <= made["width"])
         if not self.nest.reductions and len(self.nest.free) > 1:
             made.setdefault("edges", max(1, EDGE_TILE // made["width"]))
         made.setdefault("rows", 8 if self.nest.rows is not None else 1)
@@ -298,6 +301,24 @@ class Step(Statement):
             new = like.new_empty if fake or covers(self.bound.program, t) else like.new_zeros
             made.append(new(shape, dtype=TORCH[t.dtype]))
         return made
+
+
+def most(extent: Expr, sizes: Mapping[str, int]) -> int:
+    """How far a loop may go; UNTOLD where the device says so, or a size is not among those given."""
+    match extent:
+        case Const(value):
+            return int(value)
+        case Var(name):
+            return sizes.get(name, UNTOLD)
+        case Cast(_, a):
+            return most(a, sizes)
+        case Bin("min", a, b):
+            return min(most(a, sizes), most(b, sizes))
+        case Bin("+", a, b):
+            return min(most(a, sizes) + most(b, sizes), UNTOLD)
+        case Bin("//", a, Const(value)):
+            return -(-most(a, sizes) // int(value))
+    return UNTOLD
 
 
 def divisor(size: int) -> int:

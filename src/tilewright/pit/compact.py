@@ -15,6 +15,7 @@ Legal where the axis rules say so: in any order the same, and nothing is missed 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -77,13 +78,22 @@ def _index(s: Any, name: str) -> Index:
 def _rules(t: Traced, axis: str) -> Rules:
     """The rules of a program of one statement over dense operands."""
     ranks = {n.buffer.name: len(n.indices) for n in walk(t.body) if isinstance(n, Load)}
-    specs = {n: Spec("dense", "f32", ranks[n]) for n in t.inputs}
+    numbers = {a.buffer.name for a in _inside(t)}
+    specs = {n: Spec("dense", "i32" if n in numbers else "f32", ranks[n]) for n in t.inputs}
     found = rules_of(bind(t, specs).program)
     names = [a.axis for a in found.axes]
     if len(t.body) != 1 or axis not in names:
         got = "several statements" if len(t.body) != 1 else f"axes {', '.join(names)}"
         raise refuse(t, axis, got, "an axis of a program of one statement")
     return found
+
+
+def _inside(t: Traced) -> Iterator[Load]:
+    """What is read to find a place: inside of an index, or to list an axis."""
+    for n in walk(t.body):
+        if isinstance(n, Load | Listed):
+            held = n.indices if isinstance(n, Load) else (n.at, n.below)
+            yield from (m for m in walk(held) if isinstance(m, Load))
 
 
 def _check(t: Traced, rule: AxisRule, zeros: str | None, tile: int) -> None:
@@ -112,6 +122,9 @@ def _check_group(t: Traced, rules: Rules, rule: AxisRule, zeros: str | None, gro
     outer = next((a for a in rules.axes if a.axis == name), None)
     if outer is None or outer.kind != "spatial" or name == rule.axis or count < 1:
         raise refuse(t, rule.axis, f"group={group}", "another axis of the output and a number")
+    (s,) = t.body
+    if isinstance(s, Assign) and name in [n.index.name for n in s.listed]:
+        raise refuse(t, rule.axis, f"group={group}: {outer.why}", "groups before lists of them")
     if zeros is not None and zeros not in [v.tensor for v in outer.travels]:
         told = f"{zeros} is the same for all {name}"
         raise refuse(t, rule.axis, told, f"an operand along {name}, or one list for all")

@@ -278,7 +278,8 @@ def _dense_reduction(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -
     loads = [n for n in walk(r.loop.body) if isinstance(n, Load)]
     if not any(is_unit(r.loop.var, n.indices[0]) for n in loads):
         return s
-    if setting.get("inner"):
+    deep = any(o.depth for o in nest.reductions if not (o.variable or o.constant))
+    if setting.get("inner") and (r.depth or not deep):
         return _whole(s, r, setting["inner"])
     if setting.get("whole") and not r.depth and nest.rows is None:
         return s.then("lane", r.name, setting["width"])
