@@ -100,6 +100,13 @@ def covers(p: coord.Program, out: Tensor) -> bool:
     return any(_covers(s, out) for s in p.body if isinstance(s, coord.Assign))
 
 
+def beyond(out: Tensor) -> list[tuple[Expr, int]]:
+    """The sizes of a sparse output that its blocks may pass, with the blocks' sides: no statement writes what lies
+    there."""
+    dims = zip(out.shape, out.coords, strict=False)
+    return [(size, held[0][1]) for size, held in dims if len(held) > 1]
+
+
 def _covers(s: coord.Assign, out: Tensor) -> bool:
     places = {n.place for n in s.listed}
     if any(t.buffer is out and places & {*t.indices} for t in s.targets):

@@ -85,7 +85,13 @@ def prepared(
     text, tensors, ints = arguments(name, held)
     _check(text, tensors, where)
     _check_sizes(name, held, where)
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        found = _looked_up(text, *_place(tensors), _wanted(held))
+        put = {n: as_rows(held[n]) for n in found if _any_order(held[n])}
+        if put:
+            held |= put
+            text, tensors, ints = arguments(name, held)
+    else:
         check_reach(name, held, where)
         wanted = _wanted(held)
         ordered: tuple[str, ...] = ()
@@ -106,6 +112,11 @@ def prepared(
             text, tensors = with_positions(text, tensors, met, pairs)
         ints = with_choice(text, tensors, ints, held)
     return text, tensors, ints, held
+
+
+def _any_order(v: SparseTensor) -> bool:
+    """A general matrix: torch.compile cannot ask whether its entries are in order, and may search csr by columns."""
+    return isinstance(v.structure, Tree) and len(v.shape) == 2
 
 
 def _wanted(held: dict[str, Any]) -> tuple[str, ...]:
@@ -398,3 +409,10 @@ def _searched(
     also = {n for s in steps for n in s.found} - alone - unions
     pairs = tuple({p: None for s in steps for p in s.pairs})
     return tuple(sorted(alone)), tuple(sorted(also)), tuple(sorted(unions)), pairs
+
+
+@constant
+def _looked_up(text: str, backend: str, index: int, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The sparse arguments that are searched; a constant to torch.compile."""
+    alone, also, unions, _ = _searched(text, backend, index, wanted)
+    return alone + also + unions
