@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from ops.matrices import close, matrix, randn
 from ops.places import Place
@@ -134,6 +136,33 @@ def test_arithmetic(where: Place) -> None:
     assert isinstance(made, tw.SparseTensor)
     close(made.to_dense(), a.to_dense() @ c.to_dense())
     assert tw.einsum("ij,jk->ik", a, c, out_format="coo").format == "coo"
+
+
+@pytest.mark.parametrize("many", [(torch.int32, 2**24 + 1), (torch.int64, 2**53 + 1)], ids=str)
+def test_arithmetic_of_whole_numbers(many: tuple[torch.dtype, int], where: Place) -> None:
+    """Numbers that no float has."""
+    one = torch.eye(2, dtype=many[0], device=where.device)
+    a, b = (tw.SparseTensor.from_dense(one * n) for n in (many[1], 1))
+    for made, want in (
+        (a + b, many[1] + 1),
+        (a - b, many[1] - 1),
+        (a * b, many[1]),
+        (a @ b, many[1]),
+    ):
+        assert made.dtype == many[0] and made.values.tolist() == [want, want]
+
+
+def test_operators_take_what_functions_take() -> None:
+    """Matrices of torch and SciPy, and NumPy's numbers."""
+    dense = torch.tensor([[1.0, 2.0], [0.0, 4.0]])
+    a = tw.SparseTensor.from_dense(dense)
+    for b in (dense.t().to_sparse_csr(), dense.t().to_sparse(), sp.csr_array(dense.t().numpy())):
+        close((a + b).to_dense(), dense + dense.t())
+        close((a - b).to_dense(), dense - dense.t())
+        close((a * b).to_dense(), dense * dense.t())
+        close((a @ b).to_dense(), dense @ dense.t())
+    for two in (np.float32(2), np.int64(2)):
+        assert torch.equal((a * two / two).to_dense(), dense) and (two * a).dtype == dense.dtype
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 5), (7, 0, 5), (7, 6, 0), (1, 1, 1)])

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from tilewright.formats.convert import ones
 from tilewright.formats.distinct import distinct
 from tilewright.formats.meet import product, union
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
@@ -42,9 +44,8 @@ for _program in (sparse_add, sparse_multiply, sparse_product):
 def add(a: Any, b: Any, where: str = "A + B") -> SparseTensor:
     """a + b, on the places that either has."""
     a, b = map(without_duplicates, _matrices(where, a, b))
-    made: SparseTensor = call(
-        "sparse_add", {"u": _ones(union(a.structure, b.structure)), "a": a, "b": b}, []
-    )
+    places = _ones(union(a.structure, b.structure), a, b)
+    made: SparseTensor = call("sparse_add", {"u": places, "a": a, "b": b}, [])
     return made
 
 
@@ -54,7 +55,7 @@ def multiply(a: Any, b: Any) -> SparseTensor:
     b = without_duplicates(b)
     if torch.compiler.is_compiling():
         places, place = distinct(a.structure)
-        found = call("sparse_multiply", {"a": _ones(places), "b": b}, []).values
+        found = call("sparse_multiply", {"a": _ones(places, b, b), "b": b}, []).values
         return a.map(lambda v: v * found.index_select(0, place))
     made: SparseTensor = call("sparse_multiply", {"a": without_duplicates(a), "b": b}, [])
     return made
@@ -63,13 +64,15 @@ def multiply(a: Any, b: Any) -> SparseTensor:
 def matmul(a: Any, b: Any) -> SparseTensor:
     """a @ b with a sparse result: its places first, then its values."""
     a, b = map(without_duplicates, _matrices("A @ B", a, b, inner=True))
-    places = _ones(product(a.structure, b.structure))
+    places = _ones(product(a.structure, b.structure), a, b)
     made: SparseTensor = call("sparse_product", {"u": places, "a": a, "b": b}, [])
     return made
 
 
-def _ones(s: Any) -> SparseTensor:
-    return SparseTensor(s, None)
+def _ones(s: Structure, a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """Ones at the places of a result; whole numbers where those of a and b are, whose bits a float has not all."""
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    return SparseTensor(s, ones(s, dtype) if dtype in (torch.int32, torch.int64) else None)
 
 
 def _matrices(where: str, a: Any, b: Any, inner: bool = False) -> tuple[SparseTensor, SparseTensor]:
