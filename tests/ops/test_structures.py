@@ -173,6 +173,40 @@ def test_arithmetic_of_nothing(shape: tuple[int, int, int], where: Place) -> Non
     close((a @ c).to_dense(), a.to_dense() @ c.to_dense())
 
 
+@tw.program
+def biased(a: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * tw.exp(x[i, j]))
+
+
+@tw.program
+def turned(a: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[j, i] = a[i, j] * 2.0
+
+
+@pytest.mark.parametrize("name", ["csr", "dcsr", "parts"])
+def test_gradients_of_a_dense_operand_at_entries(name: str, where: Place) -> None:
+    """It is dense, with 0 where there is no entry."""
+    a = sparse(where, 5, 4, 1)
+    a = a.decompose(tw.rules.hyb(1, 1)) if name == "parts" else a.to_format(name)
+    x = randn(5, 4, device=where.device).to(F64).requires_grad_()
+    biased(a, x).sum().backward()
+    close(x.grad, a.to_dense() * x.exp())
+
+
+def test_duplicates_in_a_dense_result(where: Place) -> None:
+    """They are added up first; where only a gradient would need that, they are refused."""
+    at = torch.tensor([[0, 1, 0, 2, 1], [1, 3, 1, 2, 0]], device=where.device)
+    a = tw.SparseTensor.from_coo(*at, torch.arange(1.0, 6.0, device=where.device), (3, 4))
+    for name in ("coo", "ell"):
+        close(turned(a.to_format(name)), 2 * a.to_dense().T)
+    x = torch.zeros(3, 4, device=where.device)
+    close(biased(a, x), a.to_dense().sum(1))
+    with pytest.raises(FormatError, match="duplicates"):
+        biased(a, x.requires_grad_())
+
+
 def test_gradients(where: Place) -> None:
     a, b, c = sparse(where, 5, 4, 1), sparse(where, 5, 4, 2), sparse(where, 4, 3, 3)
     va, vb, vc = (t.values.clone().requires_grad_() for t in (a, b, c))

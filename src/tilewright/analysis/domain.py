@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.ir import coord, flat, loops, stmt, tile
 from tilewright.ir.coord import Index, Nth, Tensor, spatial
-from tilewright.ir.drive import followed, lead, root, stored, united
+from tilewright.ir.drive import followed, held, lead, root, stored, united
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
@@ -56,6 +56,22 @@ def unions(p: coord.Program) -> set[str]:
     inner = [n for s in p.body for n in walk(s) if isinstance(n, coord.Reduce)]
     roots = {root(a.buffer) for n in inner if lead(n.args, n.over) is None for a in united(n)}
     return {t.name for t in p.tensors if t.sparse and root(t) in roots}
+
+
+def overwritten(p: coord.Program) -> set[str]:
+    """The names of sparse tensors at whose entries a dense output is written: of several for one place the last one
+    would stay."""
+    roots: set[Any] = set()
+    for s in p.body:
+        if isinstance(s, coord.Assign) and not s.adds:
+            first = spatial_lead(s)
+            if first is not None and any(_at_entries(t, first) for t in s.targets):
+                roots.add(root(first.buffer))
+    return {t.name for t in p.tensors if t.role == "in" and t.sparse and root(t) in roots}
+
+
+def _at_entries(target: Load, first: Load) -> bool:
+    return not target.buffer.sparse and {*held(first)} <= {*target.indices}
 
 
 def index_sizes(p: coord.Program) -> dict[Index, Expr]:
@@ -104,7 +120,7 @@ def beyond(out: Tensor) -> list[tuple[Expr, int]]:
     """The sizes of a sparse output that its blocks may pass, with the blocks' sides: no statement writes what lies
     there."""
     dims = zip(out.shape, out.coords, strict=False)
-    return [(size, held[0][1]) for size, held in dims if len(held) > 1]
+    return [(size, axes[0][1]) for size, axes in dims if len(axes) > 1]
 
 
 def _covers(s: coord.Assign, out: Tensor) -> bool:
@@ -114,10 +130,10 @@ def _covers(s: coord.Assign, out: Tensor) -> bool:
     if s.adds or any(n.index in spatial(s) for n in s.listed):
         return False
     first = spatial_lead(s)
-    held = set() if first is None else set(_sparse_indices(first))
+    sparse = set() if first is None else set(_sparse_indices(first))
     for t in s.targets:
         if t.buffer is out:
-            plain = all(isinstance(ix, Index) and ix not in held for ix in t.indices)
+            plain = all(isinstance(ix, Index) and ix not in sparse for ix in t.indices)
             if out.parts:
                 return True
             if out.sparse:

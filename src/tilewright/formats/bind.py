@@ -323,7 +323,9 @@ class _Bind:
 
     def output(self, s: coord.Assign, target: Load, value: Expr) -> Tensor:
         name = target.buffer.name
-        lead = self.structure_of(target, value)
+        like = self.tensors.get(dict(self.traced.likes).get(name, ""))
+        dense = like is not None and not like.sparse
+        lead = None if dense else self.structure_of(target, value)
         if lead is not None:
             t, trail = lead
             dtype = dict(self.traced.typed).get(name, self.result_dtype())

@@ -260,6 +260,7 @@ class Back(Rules):
             sized,
             self.t.unique,
             wide=like is None,
+            likes=() if like is None else ((out, like),),
         )
 
     def sizes(self, s: Assign, like: str | None) -> Sized:
