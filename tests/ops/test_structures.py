@@ -195,6 +195,22 @@ def test_gradients_of_a_dense_operand_at_entries(name: str, where: Place) -> Non
     close(x.grad, a.to_dense() * x.exp())
 
 
+@tw.program
+def scored(a: Any, x: Any, y: Any) -> None:
+    i, j, h = tw.axes("i j h")
+    y[i, h] = tw.sum(j, tw.exp(a[i, j, h] + x[i, j]))
+
+
+def test_gradients_of_what_heads_share(where: Place) -> None:
+    """0 where there is no entry, though heads are summed up before loops could follow the entries."""
+    a = sparse(where, 5, 4, 1)
+    heads = torch.stack([a.values, -a.values], 1)
+    x = randn(5, 4, device=where.device).to(F64).requires_grad_()
+    scored(a.with_values(heads), x).sum().backward()
+    there = a.map(torch.ones_like).to_dense()[..., None]
+    close(x.grad, (there * (a.with_values(heads).to_dense() + x[..., None]).exp()).sum(2))
+
+
 def test_duplicates_in_a_dense_result(where: Place) -> None:
     """They are added up first; where only a gradient would need that, they are refused."""
     at = torch.tensor([[0, 1, 0, 2, 1], [1, 3, 1, 2, 0]], device=where.device)
