@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import torch
 from formats.patterns import KINDS, tensor
 from torch.utils import _pytree
 
-from tilewright.formats import SparseTensor, block_mask
+from tilewright.formats import SparseTensor, block_mask, rules
 from tilewright.support.errors import FormatError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning")
@@ -193,6 +194,16 @@ def test_pytree_round_trip(prepared: bool) -> None:
     assert (made.structure.transposed is not None) == prepared
     again = _pytree.treespec_loads(_pytree.treespec_dumps(spec))
     assert again == spec
+
+
+@pytest.mark.parametrize("format", ["csr", "ell", "parts"])
+def test_loaded_as_data_alone(format: str) -> None:
+    """torch.load reads no classes that it was not told of."""
+    a = tensor("mixed", (5, 4))
+    a = a.decompose(rules.blocks(2)) if format == "parts" else a.to_format(format)
+    torch.save({"a": a.prepare()}, file := io.BytesIO())
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=True)["a"].to_dense(), a.to_dense())
 
 
 def test_pytree_key_paths() -> None:

@@ -121,3 +121,17 @@ def test_views(where: Place) -> None:
     q, k, v, mask, dense = setup(where, q=(1, 2), kv=(1, 2))
     q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
     close(tw.attention(q, k, v, mask=mask), wanted(q, k, v, dense))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0)], ids=str)
+def test_no_heads_or_no_features(shape: tuple[int, int, int], where: Place) -> None:
+    q, v = (torch.rand(*shape[:2], d, device=where.device) for d in (shape[2], 3))
+    mask = tw.block_mask(torch.eye(2, dtype=torch.bool, device=where.device), 2)
+    mean = v.unflatten(1, (2, 2)).mean(2).repeat_interleave(2, 1)
+    close(tw.attention(q, q, v, mask=mask), mean)
+
+
+def test_grouped_heads_are_asked_for() -> None:
+    q, mask = torch.rand(2, 4, 3), tw.block_mask(torch.ones(2, 2, dtype=torch.bool), 2)
+    with pytest.raises(tw.TilewrightError, match="enable_gqa=True"):
+        tw.attention(q, q[:1], q[:1], mask=mask)

@@ -48,6 +48,23 @@ def test_names_are_kept_apart(names: str, where: Place) -> None:
     close(x.grad, 2 * dense.T @ torch.ones_like(y))
 
 
+@tw.program
+def of_axes(a: Any, x: Any, y: Any) -> None:
+    p, o, i = tw.axes("p o i")
+    y[p, i] = tw.sum(o, a[p, o] * x[o, i])
+
+
+def test_axes_named_as_parts_of_loops(where: Place) -> None:
+    """p_o is the place of an entry along o, and would be a part of the loop over p."""
+    dense = matrix(device=where.device)
+    a = tw.SparseTensor.from_dense(dense)
+    x = randn(12, 20, device=where.device).requires_grad_()
+    y = of_axes(a, x)
+    close(y.detach(), dense @ x.detach())
+    y.sum().backward()
+    close(x.grad, dense.T @ torch.ones_like(y))
+
+
 def test_messages_have_the_names_of_the_author() -> None:
     a = tw.SparseTensor.from_dense(matrix())
     with pytest.raises(tw.TilewrightError) as why:

@@ -21,6 +21,12 @@ def two_steps(a: Any, x: Any, h: Any, y: Any) -> None:
     y[i, f] = tw.relu(h[i, f])
 
 
+@tw.program
+def doubled(a: Any, e: Any) -> None:
+    i, j = tw.axes("i j")
+    e[i, j] = a[i, j] * 2.0
+
+
 def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
     return spoil(EMPTY(*args, **kwargs))
 
@@ -84,6 +90,16 @@ def spmm_blocks(place: Place) -> Any:
 def sddmm(place: Place) -> Any:
     A = matrix(device=place.device).to_sparse_csr()
     return tw.sddmm(A, randn(10, 5, device=place.device), randn(12, 5, device=place.device)).values
+
+
+@call
+def blocks_beyond_the_matrix(place: Place) -> Any:
+    """What blocks hold beside the matrix is 0, in results and in gradients."""
+    A = tw.SparseTensor.from_dense(matrix(device=place.device)[:9, :11], format="dbsr.4.2")
+    v, x = leaf(A.values), randn(11, 5, device=place.device)
+    tw.spmm(A, x, values=v).square().sum().backward()
+    e = tw.sddmm(A, randn(9, 5, device=place.device), x)
+    return v.grad, e.values, doubled(A).values
 
 
 @call

@@ -159,6 +159,49 @@ def test_integers_stay(name: str, where: Place) -> None:
     assert torch.equal(UNARY[name](x), ONE[name][1](x) if want is None else want)
 
 
+@tw.program
+def quotients(t: Any, s: Any, q: Any, r: Any) -> None:
+    (i,) = tw.axes("i")
+    q[i] = t[i] // s[i]
+    r[i] = t[i] % s[i] + 100 * (t[i] // -4) + 10000 * (t[i] % 3)
+
+
+@tw.program
+def before(x: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y.sized(x.dim(0))
+    y[i] = x[(i - 1) % 5]
+
+
+@tw.program
+def many_times(t: Any, c: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y[i] = t[i] * c
+
+
+def test_whole_quotients(where: Place) -> None:
+    """As Python has them: rounded down, whatever the signs; 0 where Python has none."""
+    t, s = (
+        n.flatten().to(where.device)
+        for n in torch.meshgrid(torch.arange(-7, 8), torch.arange(-3, 4), indexing="ij")
+    )
+    safe, none = torch.where(s == 0, 1, s), s == 0
+    q, r = quotients(t, s)
+    assert torch.equal(q, torch.where(none, 0, t // safe))
+    assert torch.equal(r, torch.where(none, 0, t % safe) + 100 * (t // -4) + 10000 * (t % 3))
+    x = leaf(torch.arange(5.0, device=where.device))
+    assert torch.equal(before(x), x.roll(1))
+    with pytest.raises(tw.TilewrightError, match="whole numbers"):
+        quotients(t.float(), s)
+
+
+def test_numbers_beside_integers(where: Place) -> None:
+    t = torch.tensor([1, -3, 2**40], device=where.device)
+    assert torch.equal(many_times(t, 3), t * 3) and torch.equal(
+        many_times(t, 0.5), (t * 0.5).long()
+    )
+
+
 SMOOTH = [n for n in ONE if n not in ("sign", "floor", "ceil", "different", "of-two")]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from ops.matrices import close, matrix, randn
 from ops.places import Place
@@ -165,12 +167,89 @@ def repeated(n: int, m: int, seed: int, device: str, format: str) -> tw.SparseTe
     )
 
 
+@pytest.mark.parametrize("many", [(torch.int32, 2**24 + 1), (torch.int64, 2**53 + 1)], ids=str)
+def test_arithmetic_of_whole_numbers(many: tuple[torch.dtype, int], where: Place) -> None:
+    """Numbers that no float has."""
+    one = torch.eye(2, dtype=many[0], device=where.device)
+    a, b = (tw.SparseTensor.from_dense(one * n) for n in (many[1], 1))
+    for made, want in (
+        (a + b, many[1] + 1),
+        (a - b, many[1] - 1),
+        (a * b, many[1]),
+        (a @ b, many[1]),
+    ):
+        assert made.dtype == many[0] and made.values.tolist() == [want, want]
+
+
+def test_operators_take_what_functions_take() -> None:
+    """Matrices of torch and SciPy, and NumPy's numbers."""
+    dense = torch.tensor([[1.0, 2.0], [0.0, 4.0]])
+    a = tw.SparseTensor.from_dense(dense)
+    for b in (dense.t().to_sparse_csr(), dense.t().to_sparse(), sp.csr_array(dense.t().numpy())):
+        close((a + b).to_dense(), dense + dense.t())
+        close((a - b).to_dense(), dense - dense.t())
+        close((a * b).to_dense(), dense * dense.t())
+        close((a @ b).to_dense(), dense @ dense.t())
+    for two in (np.float32(2), np.int64(2)):
+        assert torch.equal((a * two / two).to_dense(), dense) and (two * a).dtype == dense.dtype
+
+
 @pytest.mark.parametrize("shape", [(0, 6, 5), (7, 0, 5), (7, 6, 0), (1, 1, 1)])
 def test_arithmetic_of_nothing(shape: tuple[int, int, int], where: Place) -> None:
     n, m, k = shape
     a, c = sparse(where, n, m, 1), sparse(where, m, k, 3)
     close((a + a).to_dense(), 2 * a.to_dense())
     close((a @ c).to_dense(), a.to_dense() @ c.to_dense())
+
+
+@tw.program
+def biased(a: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * tw.exp(x[i, j]))
+
+
+@tw.program
+def turned(a: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[j, i] = a[i, j] * 2.0
+
+
+@pytest.mark.parametrize("name", ["csr", "dcsr", "parts"])
+def test_gradients_of_a_dense_operand_at_entries(name: str, where: Place) -> None:
+    """It is dense, with 0 where there is no entry."""
+    a = sparse(where, 5, 4, 1)
+    a = a.decompose(tw.rules.hyb(1, 1)) if name == "parts" else a.to_format(name)
+    x = randn(5, 4, device=where.device).to(F64).requires_grad_()
+    biased(a, x).sum().backward()
+    close(x.grad, a.to_dense() * x.exp())
+
+
+@tw.program
+def scored(a: Any, x: Any, y: Any) -> None:
+    i, j, h = tw.axes("i j h")
+    y[i, h] = tw.sum(j, tw.exp(a[i, j, h] + x[i, j]))
+
+
+def test_gradients_of_what_heads_share(where: Place) -> None:
+    """0 where there is no entry, though heads are summed up before loops could follow the entries."""
+    a = sparse(where, 5, 4, 1)
+    heads = torch.stack([a.values, -a.values], 1)
+    x = randn(5, 4, device=where.device).to(F64).requires_grad_()
+    scored(a.with_values(heads), x).sum().backward()
+    there = a.map(torch.ones_like).to_dense()[..., None]
+    close(x.grad, (there * (a.with_values(heads).to_dense() + x[..., None]).exp()).sum(2))
+
+
+def test_duplicates_in_a_dense_result(where: Place) -> None:
+    """They are added up first; where only a gradient would need that, they are refused."""
+    at = torch.tensor([[0, 1, 0, 2, 1], [1, 3, 1, 2, 0]], device=where.device)
+    a = tw.SparseTensor.from_coo(*at, torch.arange(1.0, 6.0, device=where.device), (3, 4))
+    for name in ("coo", "ell"):
+        close(turned(a.to_format(name)), 2 * a.to_dense().T)
+    x = torch.zeros(3, 4, device=where.device)
+    close(biased(a, x), a.to_dense().sum(1))
+    with pytest.raises(FormatError, match="duplicates"):
+        biased(a, x.requires_grad_())
 
 
 def test_gradients(where: Place) -> None:

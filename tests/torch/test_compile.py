@@ -45,6 +45,12 @@ def relu_max(a: Any, x: Any, y: Any) -> None:
 
 
 @tw.program
+def both(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.sum(j, (a[i, j] + b[i, j]) * x[j, f])
+
+
+@tw.program
 def never_called(a: Any, x: Any, y: Any) -> None:
     i, j, f = tw.axes("i j f")
     y[i, f] = tw.sum(j, a[i, j] * tw.tanh(x[j, f]))
@@ -361,6 +367,15 @@ def test_a_product_of_sparse_matrices_keeps_the_order_of_values(fast: Place) -> 
     B = sparse(3, 3, 1, fast.device)
     made = compiled(lambda A, B: (A * B).values)(A, B)
     close(made, (A * B).values)
+
+
+def test_entries_out_of_order_in_a_union(fast: Place) -> None:
+    """A search in them would miss some, and nobody can ask whether they are in order."""
+    rows, cols = torch.tensor([[0, 2, 0, 0, 1], [4, 1, 2, 0, 3]], device=fast.device)
+    A = tw.SparseTensor.from_coo(rows, cols, torch.ones(5, device=fast.device), (3, 6))
+    x = randn(6, 3, device=fast.device)
+    made = compiled(lambda A, B, x: both(A, B, x))(A, A.to_format("dcsr"), x)
+    close(made, 2 * A.to_dense() @ x)
 
 
 def test_decomposed_in_a_program(fast: Place) -> None:

@@ -112,6 +112,12 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert store.find(KEY) == RECORD
 
 
+def test_a_folder_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "~/kernels")
+    assert store.root().parent == tmp_path / "kernels"
+
+
 def test_clear() -> None:
     store.put(RECORD)
     assert store.clear() == 1 and store.find(KEY) is None and store.clear() == 0

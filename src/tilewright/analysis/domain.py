@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.ir import coord, flat, loops, stmt, tile
 from tilewright.ir.coord import Index, Nth, Tensor, spatial
-from tilewright.ir.drive import followed, lead, root, stored, united
+from tilewright.ir.drive import followed, held, lead, root, stored, united
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
 from tilewright.ir.node import Node, is_named, parts, walk
@@ -58,6 +58,22 @@ def unions(p: coord.Program) -> set[str]:
     return {t.name for t in p.tensors if t.sparse and root(t) in roots}
 
 
+def overwritten(p: coord.Program) -> set[str]:
+    """The names of sparse tensors at whose entries a dense output is written: of several for one place the last one
+    would stay."""
+    roots: set[Any] = set()
+    for s in p.body:
+        if isinstance(s, coord.Assign) and not s.adds:
+            first = spatial_lead(s)
+            if first is not None and any(_at_entries(t, first) for t in s.targets):
+                roots.add(root(first.buffer))
+    return {t.name for t in p.tensors if t.role == "in" and t.sparse and root(t) in roots}
+
+
+def _at_entries(target: Load, first: Load) -> bool:
+    return not target.buffer.sparse and {*held(first)} <= {*target.indices}
+
+
 def index_sizes(p: coord.Program) -> dict[Index, Expr]:
     """The size of every index that addresses a tensor directly."""
     sizes: dict[Index, Expr] = {}
@@ -100,6 +116,13 @@ def covers(p: coord.Program, out: Tensor) -> bool:
     return any(_covers(s, out) for s in p.body if isinstance(s, coord.Assign))
 
 
+def beyond(out: Tensor) -> list[tuple[Expr, int]]:
+    """The sizes of a sparse output that its blocks may pass, with the blocks' sides: no statement writes what lies
+    there."""
+    dims = zip(out.shape, out.coords, strict=False)
+    return [(size, axes[0][1]) for size, axes in dims if len(axes) > 1]
+
+
 def _covers(s: coord.Assign, out: Tensor) -> bool:
     places = {n.place for n in s.listed}
     if any(t.buffer is out and places & {*t.indices} for t in s.targets):
@@ -107,10 +130,10 @@ def _covers(s: coord.Assign, out: Tensor) -> bool:
     if s.adds or any(n.index in spatial(s) for n in s.listed):
         return False
     first = spatial_lead(s)
-    held = set() if first is None else set(_sparse_indices(first))
+    sparse = set() if first is None else set(_sparse_indices(first))
     for t in s.targets:
         if t.buffer is out:
-            plain = all(isinstance(ix, Index) and ix not in held for ix in t.indices)
+            plain = all(isinstance(ix, Index) and ix not in sparse for ix in t.indices)
             if out.parts:
                 return True
             if out.sparse:

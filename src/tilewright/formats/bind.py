@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.analysis.division import python_division
 from tilewright.analysis.domain import size_of
 from tilewright.formats.storage import Spec, inner_lengths, storage, stored_dims
 from tilewright.ir import coord
@@ -95,7 +96,8 @@ class _Bind:
         body = tuple(self.statement(s) for s in self.traced.body)
         held = [n for n in self.specs if n not in self.traced.params]
         ordered = tuple(self.tensors[n] for n in (*held, *self.traced.params) if n in self.tensors)
-        scalars = tuple(Var(v.name, self.acc) for v in self.traced.scalars)
+        number = "f64" if self.acc in INTS else self.acc  # beside whole numbers it need not be one
+        scalars = tuple(Var(v.name, number) for v in self.traced.scalars)
         body = substitute(body, dict(zip(self.traced.scalars, scalars, strict=True)))
         program = coord.Program(self.traced.name, ordered, scalars, body)
         arrays = tuple(
@@ -294,7 +296,8 @@ class _Bind:
         elif isinstance(s, coord.Append):
             self.append_outputs(s)
         table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
-        return transform(transform(substitute(s, table), driven), self.narrowed)
+        bound = transform(transform(substitute(s, table), driven), self.narrowed)
+        return transform(bound, python_division)
 
     def narrowed(self, n: Any) -> Any:
         """s[()] in f64 beside others in f32  ->  f32(s[()]), since its dtype does not count"""
@@ -320,7 +323,9 @@ class _Bind:
 
     def output(self, s: coord.Assign, target: Load, value: Expr) -> Tensor:
         name = target.buffer.name
-        lead = self.structure_of(target, value)
+        like = self.tensors.get(dict(self.traced.likes).get(name, ""))
+        dense = like is not None and not like.sparse
+        lead = None if dense else self.structure_of(target, value)
         if lead is not None:
             t, trail = lead
             dtype = dict(self.traced.typed).get(name, self.result_dtype())

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from tilewright.formats.level import Level
 from tilewright.formats.parts import Part, Parts
 from tilewright.formats.ragged import Ragged
 from tilewright.formats.structure import ARRAYS, DERIVED, Structure
@@ -103,4 +104,4 @@ _register(Parts, _rebuild_parts)
 _register(SparseTensor, lambda children, context: SparseTensor(*children))
 _register(Ragged, lambda children, context: Ragged(*children))
 # torch.export.load and torch.load(weights_only=True) read only classes they were told of.
-torch.serialization.add_safe_globals(list(CHILDREN))
+torch.serialization.add_safe_globals([*CHILDREN, Level, Part])

@@ -145,7 +145,8 @@ class Back(Rules):
         made: dict[str, list[Traced | Added]] = {}
         for load, g, axes, held in self.merged():
             name, present = load.buffer.name, {n for n in walk(g) if isinstance(n, Load)}
-            missing = [s for s in dict.fromkeys(held) if s.access not in present | {load}]
+            seen = {n for n in present | {load} if not self.hidden(n, load, axes)}
+            missing = [s for s in dict.fromkeys(held) if s.access not in seen]
             label = f"{self.label}_d_{name}{len(made.get(name, ())) or ''}"
             way = self.stored if self.once(load) else self.added
             try:
@@ -153,6 +154,13 @@ class Back(Rules):
             except TilewrightError as why:
                 self.refused.setdefault(name, why.names["got"])
         return {n: tuple(ps) for n, ps in made.items()}
+
+    def hidden(self, a: Load, load: Load, axes: tuple[Index, ...]) -> bool:
+        """Whether a sum over what lies inside of entries keeps loops from following an access, as a[i, j, h] where the
+        gradient of x[i, j] is summed over h: what is not stored must add nothing."""
+        mine = {*self.indices(load)}
+        inside = {*a.indices[2:]} & {*axes} - mine
+        return a != load and {*a.indices[:2]} <= mine and bool(inside)
 
     def once(self, load: Load) -> bool:
         """Whether an access names every element at most once, and nothing that is not there."""
@@ -260,6 +268,7 @@ class Back(Rules):
             sized,
             self.t.unique,
             wide=like is None,
+            likes=() if like is None else ((out, like),),
         )
 
     def sizes(self, s: Assign, like: str | None) -> Sized:

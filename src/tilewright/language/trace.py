@@ -44,6 +44,7 @@ class Traced:
     nothing of the dtype of what is made of them.
     typed: the dtypes of outputs that are not those of the inputs.
     vendor: a product that the machine's own library may do.
+    likes: outputs, gradients, that are dense where an input is.
     called: parameters that have another name here than their author gave them, with that (`language.names`).
     """
 
@@ -61,6 +62,7 @@ class Traced:
     typed: tuple[tuple[str, str], ...] = ()
     vendor: bool = False
     called: tuple[tuple[str, str], ...] = ()
+    likes: tuple[tuple[str, str], ...] = ()
 
     def ref(self, name: str) -> Ref:
         return next(r for r in self.refs if r.name == name)

@@ -3,9 +3,11 @@
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from tilewright.formats.interop import is_scipy, is_torch_sparse
 from tilewright.formats.tensor import SparseTensor
 from tilewright.ops import dynamic
 from tilewright.ops.arithmetic import add, multiply
@@ -19,9 +21,10 @@ from tilewright.ops.linear import linear
 from tilewright.ops.linear_relu import linear_relu
 from tilewright.ops.masked_linear import masked_linear
 from tilewright.ops.matmul import matmul
-from tilewright.ops.program import program
+from tilewright.ops.program import NUMBERS, program
 from tilewright.ops.sddmm import sddmm
 from tilewright.ops.softmax import softmax
+from tilewright.ops.sparse import as_sparse
 from tilewright.ops.spmm import spmm
 from tilewright.ops.spmv import spmv
 from tilewright.ops.tuning import tune
@@ -29,22 +32,33 @@ from tilewright.support.errors import CATALOGUE, error, said
 from tilewright.support.places import public
 
 
+def _sparse(b: Any, where: str) -> Any:
+    """Torch's and SciPy's sparse matrices as SparseTensors; all else as it is."""
+    if isinstance(b, SparseTensor | int | float):
+        return b
+    return as_sparse(b, where, "B") if is_torch_sparse(b) or is_scipy(b) else b
+
+
 @public
-def _matmul(a: SparseTensor, x: Tensor | SparseTensor) -> Tensor | SparseTensor:
-    return sparse_matmul(a, x) if isinstance(x, SparseTensor) else spmm(a, x)
+def _matmul(a: SparseTensor, x: Any) -> Tensor | SparseTensor:
+    b = _sparse(x, "A @ B")
+    return sparse_matmul(a, b) if isinstance(b, SparseTensor) else spmm(a, b)
 
 
 def _number(b: Any, where: str) -> Any:
     """A number, or a tensor of one without dimensions; entries are in no order that a tensor could follow."""
-    if isinstance(b, int | float) or (isinstance(b, Tensor) and b.dim() == 0):
+    if isinstance(b, Tensor) and b.dim() == 0:
         return b
+    if isinstance(b, NUMBERS):
+        return b.item() if isinstance(b, np.generic) else b
     got = f"a tensor of {said(tuple(b.shape))}" if isinstance(b, Tensor) else repr(b)
     expected = "a number or a SparseTensor; A.map(fn) changes the stored values as they lie"
     raise error("argument", where=where, name="b", got=got, expected=expected)
 
 
 @public
-def _multiply(a: SparseTensor, b: SparseTensor | float) -> SparseTensor:
+def _multiply(a: SparseTensor, b: Any) -> SparseTensor:
+    b = _sparse(b, "A * B")
     if isinstance(b, SparseTensor):
         return multiply(a, b)
     number = _number(b, "A * b")
@@ -52,13 +66,19 @@ def _multiply(a: SparseTensor, b: SparseTensor | float) -> SparseTensor:
 
 
 @public
-def _divide(a: SparseTensor, b: float) -> SparseTensor:
+def _divide(a: SparseTensor, b: Any) -> SparseTensor:
     number = _number(b, "A / b")
     return a.map(lambda v: v / number)
 
 
 @public
-def _subtract(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+def _add(a: SparseTensor, b: Any) -> SparseTensor:
+    return add(a, _sparse(b, "A + B"))
+
+
+@public
+def _subtract(a: SparseTensor, b: Any) -> SparseTensor:
+    b = _sparse(b, "A - B")
     return add(a, _negative(b) if isinstance(b, SparseTensor) else b, "A - B")
 
 
@@ -84,7 +104,7 @@ def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: An
 
 SparseTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
 SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused-ignore]
-SparseTensor.__add__ = public(add)  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__add__ = _add  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__rmul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__truediv__ = _divide  # type: ignore[operator, attr-defined, unused-ignore]

@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
+from tilewright.formats.convert import ones
 from tilewright.formats.distinct import distinct
 from tilewright.formats.meet import union
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.call import call
 from tilewright.ops.meeting import terms
 from tilewright.ops.registry import register
 from tilewright.ops.sparse import as_rows, rows_first, stored_rank, without_duplicates
-from tilewright.ops.spmv import spmv
 from tilewright.support.errors import error, said
 
 
@@ -32,16 +34,20 @@ def sparse_multiply(a: Param, b: Param, e: Param) -> None:
     e[i, j] = a[i, j] * b[i, j]
 
 
-for _program in (sparse_add, sparse_multiply):
+def sparse_terms(s: Param, a: Param, e: Param) -> None:
+    o, p = axes("o p")
+    e[o] = fn.sum(p, s[o, p] * a[p])
+
+
+for _program in (sparse_add, sparse_multiply, sparse_terms):
     register(trace(_program))
 
 
 def add(a: Any, b: Any, where: str = "A + B") -> SparseTensor:
     """a + b, on the places that either has."""
     a, b = map(without_duplicates, _matrices(where, a, b))
-    made: SparseTensor = call(
-        "sparse_add", {"u": _ones(union(a.structure, b.structure)), "a": a, "b": b}, []
-    )
+    places = _ones(union(a.structure, b.structure), a, b)
+    made: SparseTensor = call("sparse_add", {"u": places, "a": a, "b": b}, [])
     return made
 
 
@@ -51,7 +57,7 @@ def multiply(a: Any, b: Any) -> SparseTensor:
     b = without_duplicates(b)
     if torch.compiler.is_compiling():
         places, place = distinct(a.structure)
-        found = call("sparse_multiply", {"a": _ones(places), "b": b}, []).values
+        found = call("sparse_multiply", {"a": _ones(places, b, b), "b": b}, []).values
         return a.map(lambda v: v * found.index_select(0, place))
     made: SparseTensor = call("sparse_multiply", {"a": without_duplicates(a), "b": b}, [])
     return made
@@ -61,12 +67,16 @@ def matmul(a: Any, b: Any) -> SparseTensor:
     """a @ b with a sparse result: its places and their terms first, then the sum of these."""
     a, b = _matrices("A @ B", a, b, inner=True)
     places, of_a, of_b = terms(a.structure, b.structure)
-    rows = SparseTensor(of_a, b.explicit_values().index_select(0, of_b))
-    return SparseTensor(places, spmv(rows, a.explicit_values()))
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    rows = SparseTensor(of_a, b.explicit_values().index_select(0, of_b).to(dtype))
+    summed = call("sparse_terms", {"s": rows, "a": a.explicit_values().to(dtype)}, [])
+    return SparseTensor(places, summed)
 
 
-def _ones(s: Any) -> SparseTensor:
-    return SparseTensor(s, None)
+def _ones(s: Structure, a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """Ones at the places of a result; whole numbers where those of a and b are, whose bits a float has not all."""
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    return SparseTensor(s, ones(s, dtype) if dtype in (torch.int32, torch.int64) else None)
 
 
 def _matrices(where: str, a: Any, b: Any, inner: bool = False) -> tuple[SparseTensor, SparseTensor]:

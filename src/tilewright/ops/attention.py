@@ -86,6 +86,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
         expected = (
             f"heads, keys and features to fit q {said(tuple(q.shape))} and v {said(tuple(v.shape))}"
         )
+        if not gqa and kv and heads % kv == 0:
+            expected += ", or enable_gqa=True for query heads in groups" * (heads != kv)
         raise error("shape", where=where, name="k", got=tuple(k.shape), expected=expected)
 
 
@@ -99,7 +101,7 @@ def _call(
 ) -> tuple[str, list[Tensor], list[int], list[float]]:
     """Heads in two dimensions: [batch * kv heads, query heads each, S, d]."""
     kv = math.prod(k.shape[:-2])
-    group = q.shape[-3] // k.shape[-3]
+    group = q.shape[-3] // max(k.shape[-3], 1)
     q4 = q.reshape(kv, group, *q.shape[-2:]).contiguous()
     k3 = k.reshape(kv, *k.shape[-2:]).contiguous()
     v3 = v.reshape(kv, *v.shape[-2:]).contiguous()
@@ -118,7 +120,7 @@ def _call(
             found = found or chosen(made.choices, key, text, tensors, mask.structure, setting)
             setting = found.setting
     ints = [*made.ints, pack(setting)] if setting else list(made.ints)
-    factor = (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1])) * LOG2E
+    factor = (scale if scale is not None else 1.0 / math.sqrt(max(q.shape[-1], 1))) * LOG2E
     return text, tensors, ints, [factor]
 
 

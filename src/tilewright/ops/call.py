@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,10 +42,12 @@ from tilewright.ops.sparse import (
     as_sparse,
     bundle,
     bundle_of,
+    check_alone,
     disordered,
     in_order,
     orderly,
     prepare_at_second_use,
+    repeated,
     rows_first,
     stored_rank,
     unordered,
@@ -86,13 +88,21 @@ def prepared(
     text, tensors, ints = arguments(name, held)
     _check(text, tensors, where)
     _check_sizes(name, held, where)
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        found = _looked_up(text, *_place(tensors), _wanted(held))
+        put = {n: as_rows(held[n]) for n in found if _any_order(held[n])}
+        if put:
+            held |= put
+            text, tensors, ints = arguments(name, held)
+    else:
         check_reach(name, held, where)
         wanted = _wanted(held)
         ordered: tuple[str, ...] = ()
         for _ in range(3):  # in order, other formats may be searched and a union be followed
-            alone, also, unions, pairs = _searched(text, *_place(tensors), wanted)
-            put = {n: in_order(held[n]) for n in alone if unordered(held[n])}
+            roles = _searched(text, *_place(tensors), wanted)
+            alone, also, unions, pairs = roles.alone, roles.also, roles.unions, roles.pairs
+            put = {n: in_order(held[n]) for n in roles.written if repeated(held[n])}
+            put |= {n: in_order(held[n]) for n in alone if unordered(held[n])}
             put |= {n: in_order(held[n]) for n in unions if disordered(held[n])}
             put |= {n: orderly(held[n], where, n) for n in also if disordered(held[n])}
             if not put and ordered == unions:
@@ -101,12 +111,19 @@ def prepared(
             ordered = unions
             text, tensors, ints = arguments(name, held)
             text = in_rows(text, ordered)
+        for n in (n for n in roles.later if n in held):
+            check_alone(held[n], where, n)
         if alone or also:
             text = in_rows(text, tuple(n for n in alone + also if held[n].format == "csr"))
             met = {n: v.structure for n, v in held.items() if isinstance(v, SparseTensor)}
             text, tensors = with_positions(text, tensors, met, pairs)
         ints = with_choice(text, tensors, ints, held)
     return text, tensors, ints, held
+
+
+def _any_order(v: SparseTensor) -> bool:
+    """A general matrix: torch.compile cannot ask whether its entries are in order, and may search csr by columns."""
+    return isinstance(v.structure, Tree) and len(v.shape) == 2
 
 
 def _wanted(held: dict[str, Any]) -> tuple[str, ...]:
@@ -390,16 +407,39 @@ def _leads(text: str, backend: str, index: int) -> tuple[str | None, ...]:
     return tuple(outs[n] for n in TEMPLATES[text.split("|")[0]].traced.outputs)
 
 
+class Roles(NamedTuple):
+    """Sparse arguments by what is done with them, and the pairs that meet.
+
+    alone: only looked up. also: followed by loops and searched as well, be it for a gradient. unions: a sum follows
+    their union. written: a dense output is written at their entries. later: a dense gradient is.
+    """
+
+    alone: tuple[str, ...]
+    also: tuple[str, ...]
+    unions: tuple[str, ...]
+    written: tuple[str, ...]
+    later: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+
+
 @functools.cache
-def _searched(
-    text: str, backend: str, index: int, wanted: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[Pair, ...]]:
-    """The sparse arguments that are only looked up; those that loops follow and that are searched as well, be it for a
-    gradient; those whose union a sum follows; the pairs that meet."""
+def _searched(text: str, backend: str, index: int, wanted: tuple[str, ...]) -> Roles:
+    """What the statements of a program do with their arguments."""
     steps = entry(text, backend, index).steps
     unions = {n for s in steps for n in s.unions}
     alone = {n for s in steps for n in s.searched} - unions
-    steps = [*steps, *later_steps(text, backend, index, wanted)]
-    also = {n for s in steps for n in s.found} - alone - unions
-    pairs = tuple({p: None for s in steps for p in s.pairs})
-    return tuple(sorted(alone)), tuple(sorted(also)), tuple(sorted(unions)), pairs
+    written = {n for s in steps for n in s.overwritten}
+    more = later_steps(text, backend, index, wanted)
+    later = {n for s in more for n in s.overwritten} - written
+    every = [*steps, *more]
+    also = {n for s in every for n in s.found} - alone - unions
+    pairs = tuple({p: None for s in every for p in s.pairs})
+    told = [tuple(sorted(names)) for names in (alone, also, unions, written, later)]
+    return Roles(told[0], told[1], told[2], told[3], told[4], pairs)
+
+
+@constant
+def _looked_up(text: str, backend: str, index: int, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The sparse arguments that are searched; a constant to torch.compile."""
+    roles = _searched(text, backend, index, wanted)
+    return roles.alone + roles.also + roles.unions

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.analysis.domain import covers
+from tilewright.analysis.domain import beyond, covers
 from tilewright.ir.expr import Expr
 from tilewright.ir.text import text
 from tilewright.ops.backend import on_device, stream_of
@@ -99,22 +99,30 @@ class Ready:
     def allocator(self, step: Any) -> Callable[..., list[Tensor]]:
         """The outputs, as one generated function of an input and the sizes."""
         parts: list[str] = []
-        self.covered = True  # whether kernels write all of the outputs
+        whole: list[str] = []  # when kernels write all of the outputs
         space: dict[str, Any] = {"pages": pages}
         names = ", ".join(step.size_names)
         last = step.traced.inputs[-1]
         for k, t in enumerate(step.bound.program.outputs):
             assert t.values is not None
-            how = "empty" if covers(step.bound.program, t) else "zeros"
-            self.covered = self.covered and how == "empty"
+            fits = [f"({text(e)}) % {side} == 0" for e, side in beyond(t)]
+            whole.append(
+                " and ".join(fits or ["True"]) if covers(step.bound.program, t) else "False"
+            )
             space[f"d{k}"] = TORCH[t.dtype]
             shape = "".join(f"{text(e)}, " for e in t.values.shape)
             alike = t.dtype == step.args[last].dtype and last in step.names
-            made = f"like.new_{how}(({shape}){'' if alike else f', dtype=d{k}'})"
+            made = f"like.new_HOW(({shape}){'' if alike else f', dtype=d{k}'})"
             if self.kernel.backend == "c":
                 size = " * ".join([f"d{k}.itemsize", *(f"({text(e)})" for e in t.values.shape)])
-                made = f"{made} if {size} < {pages.LEAST} else pages.{how}(({shape}), d{k})"
-            parts.append(made)
+                made = f"{made} if {size} < {pages.LEAST} else pages.HOW(({shape}), d{k})"
+            empty, zeros = (made.replace("HOW", how) for how in ("empty", "zeros"))
+            parts.append(
+                {"True": empty, "False": zeros}.get(
+                    whole[-1], f"({empty}) if {whole[-1]} else {zeros}"
+                )
+            )
+        self.covered = eval(f"lambda {names}: {' and '.join(whole)}")
         return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
 
     def run(
@@ -202,7 +210,7 @@ class Fixed:
         self.wide = [n for n in self.changing if n in made.wide]
         self.where = [0 if k >= at else every[k].data_ptr() for k in made.take]
         self.launch: Callable[..., list[Tensor]] | None = None
-        if self.whole and isinstance(made.call, CFunction) and made.covered:
+        if self.whole and isinstance(made.call, CFunction) and made.covered(*self.sizes):
             outs = made.alloc(every[made.like], *self.sizes)
             held = [[*every, *outs][k] for k in made.take]
             self.launch = made.call.bind(held, self.changing, self.mine, outs)

@@ -119,6 +119,25 @@ def disordered(a: SparseTensor) -> bool:
     )
 
 
+def repeated(a: SparseTensor) -> bool:
+    """Whether a matrix has several entries for one place; blocks have one."""
+    s = a.structure
+    if len(s.shape) != 2 or s.slotted or (s.format == "csr" and is_sorted(s)):
+        return False
+    return has_duplicates(s.as_csr())
+
+
+def check_alone(a: SparseTensor, where: str, name: str) -> None:
+    """Refuse a matrix with several entries for one place, where each would replace what another one wrote."""
+    if repeated(a):
+        raise _several(where, name)
+
+
+def _several(where: str, name: str) -> Exception:
+    expected = "one entry for each place (duplicates added up)"
+    return error("duplicates", where=where, name=name, got="several entries", expected=expected)
+
+
 def orderly(a: SparseTensor, where: str, name: str) -> SparseTensor:
     """Entries in order, each place once: loops follow them, and they are searched."""
     s = a.structure
@@ -126,8 +145,7 @@ def orderly(a: SparseTensor, where: str, name: str) -> SparseTensor:
         return as_rows(a)
     made = in_order(a)
     if made.nnz != a.nnz:
-        expected = "one entry for each place (duplicates added up)"
-        raise error("duplicates", where=where, name=name, got="several entries", expected=expected)
+        raise _several(where, name)
     if not isinstance(s, Tree):
         return SparseTensor(sorted_rows(s), a.values)
     made.structure.plans["ordered"] = True

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from tilewright.analysis.domain import drivers, leading, unions
+from tilewright.analysis.domain import drivers, leading, overwritten, unions
 from tilewright.analysis.follow import growing
 from tilewright.formats.bind import Bound, Spec, bind, met_name
 from tilewright.formats.storage import parts_of, stored_dims
@@ -194,6 +194,7 @@ class Statement:
         flat = lower_to_flat(lower_to_position(p))
         arrays = {n.buffer.name for n in walk(flat.body) if isinstance(n, Lookup)}
         self.found = [t.name for t in p.tensors if t.name in self.views and arrays & entries_of(t)]
+        self.overwritten = overwritten(p)
         first = replace(flat, body=flat.body[:1]) if len(p.body) > 1 else flat
         self.nest = nest_of(first)
         self.product = product_of(self.nest)

@@ -245,7 +245,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "duplicates": Entry(
         FormatError,
-        "{name} has duplicates where it is searched",
+        "{name} has duplicates where a place may have one entry",
         "{expected}",
         "add them up first, or use a matrix without duplicates",
     ),

@@ -24,18 +24,19 @@ KNOBS = {
 def cache() -> Path:
     given = os.environ.get("TILEWRIGHT_CACHE")
     if given:
-        return Path(given)
+        return Path(given).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "tilewright"
 
 
 def dump() -> Path | None:
     given = os.environ.get("TILEWRIGHT_DUMP")
-    return Path(given) if given else None
+    return Path(given).expanduser() if given else None
 
 
 def show() -> int:
-    return int(os.environ.get("TILEWRIGHT_SHOW", "0") or 0)
+    given = os.environ.get("TILEWRIGHT_SHOW", "")
+    return int(given) if given.isdecimal() else 0
 
 
 def check() -> bool:

@@ -19,15 +19,15 @@ PARTS = ("", "_o", "_i", "_p", "_t")  # of a loop that is split
 
 
 class Names:
-    """A counter for each stem; no name is given twice, be it as another stem: r1, then r, r2.
+    """A counter for each stem; no name is given twice, be it as another stem (r1, then r, r2) or as a part of a loop.
 
     taken: names that neither a loop nor a part of it may have.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self.used: dict[str, int] = {}
-        self.given: set[str] = set()
-        self.taken = frozenset(taken)
+        self.taken = set(taken)
+        self.parts: set[str] = set()
 
     def fresh(self, stem: str) -> str:
         stem = clean(stem)
@@ -35,8 +35,10 @@ class Names:
             n = self.used.get(stem, 0)
             self.used[stem] = n + 1
             made = f"{stem}{n}" if n else stem
-            if made not in self.given and self.taken.isdisjoint(made + end for end in PARTS):
-                self.given.add(made)
+            parts = {made + end for end in PARTS}
+            if made not in self.parts and self.taken.isdisjoint(parts):
+                self.taken.add(made)
+                self.parts |= parts
                 return made
 
 
