@@ -168,6 +168,12 @@ def test_no_rows_with_heads(where: Place) -> None:
     assert tuple(tw.softmax(tw.sddmm(A, x, z)).values.shape) == (0, 2)
 
 
+@tw.program
+def batched(a, x, z, e):  # type: ignore[no-untyped-def]
+    i, j, b, f = tw.axes("i j b f")
+    e[i, j] = a[i, j] * tw.sum((b, f), x[b, i, f] * z[b, j, f])
+
+
 def test_lanes_are_along_memory() -> None:
     """Heads are apart, what a head sums up is not; where nothing of theirs is summed up, loops outside are lanes."""
     A = shuffled("cpu")

@@ -118,11 +118,12 @@ def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
 
 
 def _strides(nest: Nest, s: flat.Loop) -> bool:
-    """Whether lanes of a loop would read far apart what a sum inside of it reads side by side."""
+    """Whether lanes of a loop would read far apart what another sum, inside of it, reads side by side."""
     for r in nest.reductions:
         reads = [n.indices[0] for n in walk(r.loop.body) if isinstance(n, Load)]
         apart = [at for at in reads if uses(at, s.var)]
-        if apart and _vector(r) and not r.variable and any(is_unit(r.loop.var, at) for at in reads):
+        along = any(is_unit(r.loop.var, at) for at in reads)
+        if r.loop is not s and apart and along and _vector(r) and not r.variable:
             return not any(is_unit(s.var, at) for at in apart)
     return False
 
@@ -151,6 +152,8 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Sch
         return _early(s, r.name, options)
     lanes = any(x.kind == "lane" for x in loops(s.program))
     if not _vector(r) or (lanes and r.depth == 0) or bounds_another(nest, r):
+        return s
+    if _strides(nest, r.loop):
         return s
     extent = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else 0
     if extent >= 4 * PARTS and extent % PARTS == 0 and not lanes:
