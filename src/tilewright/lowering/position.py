@@ -72,7 +72,10 @@ from tilewright.support.names import Names
 
 def lower_to_position(p: coord.Program, divisors: Mapping[str, int] | None = None) -> loops.Program:
     """Stage I -> stage II."""
-    lower = _Lower(p, dict(divisors or {}), index_sizes(p), Names(t.name for t in p.tensors))
+    names = Names(
+        (t.name for t in p.tensors), (n.name for n in walk(p.body) if isinstance(n, Index))
+    )
+    lower = _Lower(p, dict(divisors or {}), index_sizes(p), names)
     body = tuple(s for st in p.body for s in lower.statement(st))
     return loops.Program(p.name, buffers_of(p), sizes_of(p), p.scalars, body)
 

@@ -101,7 +101,7 @@ def prepared(
         for _ in range(3):  # in order, other formats may be searched and a union be followed
             roles = _searched(text, *_place(tensors), wanted)
             alone, also, unions, pairs = roles.alone, roles.also, roles.unions, roles.pairs
-            put = {n: in_order(held[n]) for n in roles.written if repeated(held[n])}
+            put = {n: in_order(held[n]) for n in roles.written if n in held and repeated(held[n])}
             put |= {n: in_order(held[n]) for n in alone if unordered(held[n])}
             put |= {n: in_order(held[n]) for n in unions if disordered(held[n])}
             put |= {n: orderly(held[n], where, n) for n in also if disordered(held[n])}

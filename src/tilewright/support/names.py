@@ -19,15 +19,15 @@ PARTS = ("", "_o", "_i", "_p", "_t")  # of a loop that is split
 
 
 class Names:
-    """A counter for each stem; no name is given twice, be it as another stem (r1, then r, r2) or as a part of a loop.
+    """A counter for each stem; no name is given twice, be it as another stem: r1, then r, r2.
 
-    taken: names that neither a loop nor a part of it may have.
+    taken: names that neither a loop nor a part of it may have; loops: names whose parts are not given to others.
     """
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
+    def __init__(self, taken: Iterable[str] = (), loops: Iterable[str] = ()) -> None:
         self.used: dict[str, int] = {}
-        self.taken = set(taken)
-        self.parts: set[str] = set()
+        self.given = {name + end for name in loops for end in PARTS[1:]}
+        self.taken = frozenset(taken)
 
     def fresh(self, stem: str) -> str:
         stem = clean(stem)
@@ -35,10 +35,8 @@ class Names:
             n = self.used.get(stem, 0)
             self.used[stem] = n + 1
             made = f"{stem}{n}" if n else stem
-            parts = {made + end for end in PARTS}
-            if made not in self.parts and self.taken.isdisjoint(parts):
-                self.taken.add(made)
-                self.parts |= parts
+            if made not in self.given and self.taken.isdisjoint(made + end for end in PARTS):
+                self.given.add(made)
                 return made
 
 

@@ -27,7 +27,7 @@ from tilewright.ir.node import transform, walk
 from tilewright.language.trace import append, axes, nth, part, trace
 from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.entry import Entry
-from tilewright.ops.registry import register
+from tilewright.ops.registry import TEMPLATES, register
 from tilewright.ops.step import Step
 from tilewright.pit.detect import choices, lengths, tiles
 
@@ -214,7 +214,9 @@ def apart(
 
 def entry_of(fn: Any, given: dict[str, torch.Tensor]) -> Entry:
     traced = fn if not callable(fn) else trace(fn)
-    register(traced)
+    known = TEMPLATES.get(traced.name)
+    if known is None or known.traced is not traced:  # an operator's has a gradient of its own
+        register(traced)
     args = tuple(dense_arg(n, t) for n, t in given.items())
     return Entry(program_text(traced.name, args), "c")
 
