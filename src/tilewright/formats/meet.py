@@ -20,9 +20,8 @@ from tilewright.formats.convert import source_coordinates
 from tilewright.formats.structure import Structure
 
 FIT = 1 << 17  # terms that are sorted at a time
-Part = tuple[
-    int, int, int, int, int
-]  # rows and entries of a matrix from and to, and how many terms they have
+# Rows and entries of a matrix, each from and to, and how many terms they have.
+Part = tuple[int, int, int, int, int]
 
 
 class Terms(NamedTuple):
