@@ -203,9 +203,11 @@ def of_four(columns: list[int]) -> tw.SparseTensor:
 
 
 ONE, UNSORTED, TWICE = of_four([0, 1, 2, 3]), of_four([0, 2, 3, 1]), of_four([0, 1, 2, 2])
+SQUARE = tw.SparseTensor.from_dense(torch.eye(4))
 BLOCKS = tw.SparseTensor.from_dense(torch.eye(4)[:2], format="dbsr.2.2")
 KEPT = {
     "positions": lambda v: (ONE.with_values(v) * UNSORTED).values,
+    "terms": lambda v: (ONE.with_values(v) @ SQUARE.with_values(v)).values,
     "in order": lambda v: tw.einsum("ij,ij->i", ONE, UNSORTED.with_values(v)),
     "added up": lambda v: tw.einsum("ij,ij->i", ONE, TWICE.with_values(v)),
     "all rows": lambda v: tw.bsr_matmul(BLOCKS.with_values(v.view(1, 2, 2)), torch.ones(4, 2)),

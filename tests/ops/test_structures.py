@@ -140,6 +140,30 @@ def test_arithmetic(where: Place) -> None:
     assert tw.einsum("ij,jk->ik", a, c, out_format="coo").format == "coo"
 
 
+def test_products_of_blocks_and_masks(where: Place) -> None:
+    """Entries of blocks one by one; with gradients."""
+    dense = torch.tensor([[1.0, 0.0], [2.0, 3.0]], dtype=F64).kron(matrix(2, 2, 1.0, 1).double())
+    a = tw.SparseTensor.from_dense(dense.to(where.device), format="bsr", block=(2, 2))
+    bits = torch.eye(2, device=where.device) > 0
+    held = {"block": a, "mask": tw.block_mask(bits, block=2), "entries": sparse(where, 4, 4, 2)}
+    for m in held.values():
+        for n in held.values():
+            for _ in range(2):
+                close((m @ n).to_dense(), m.to_dense().double() @ n.to_dense().double())
+    v = a.explicit_values().requires_grad_()
+    (g,) = torch.autograd.grad((a.with_values(v) @ held["entries"]).values.sum(), v)
+    close(a.with_values(g).to_dense(), held["entries"].to_dense().sum(1) * (a.to_dense() != 0))
+
+
+def test_products_have_columns_beyond_32_bits() -> None:
+    """Of the second matrix; the first one's indices are narrow."""
+    one = torch.zeros(1, dtype=torch.int32)
+    a = tw.SparseTensor.from_coo(one, one, torch.ones(1), (1, 1))
+    b = tw.SparseTensor.from_coo(one.long(), one.long() + 2**33, torch.ones(1), (1, 2**34))
+    made = a @ b
+    assert isinstance(made, tw.SparseTensor) and made.structure.indices.tolist() == [2**33]
+
+
 @pytest.mark.parametrize("fit", [1, 5, 1000])
 @pytest.mark.parametrize("format", ["csr", "csc", "coo"])
 def test_products_a_few_rows_at_a_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -134,6 +135,15 @@ def test_structures_outlive_transforms(name: str) -> None:
     leaf = x.clone().requires_grad_()
     tw.spmm(A, leaf).sin().sum().backward()
     close(leaf.grad, first[1])
+
+
+@pytest.mark.parametrize("op", [operator.add, operator.matmul], ids=["+", "@"])
+def test_arithmetic_of_many_entries(op: Callable[..., tw.SparseTensor]) -> None:
+    """So many that their keys are sorted in parts of a number; the third time finds what the second kept."""
+    a = tw.SparseTensor.from_dense(torch.ones(64, 64))
+    for _ in range(3):
+        made = torch.func.grad(lambda v: op(a.with_values(v), a).values.sum())(a.values)
+    close(made, torch.full((64 * 64,), 1.0 if op is operator.add else 64.0))
 
 
 def test_structures_of_a_transform() -> None:

@@ -14,6 +14,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from tilewright.formats.transforms import transformed
+
 INDEX_DTYPES = (torch.int32, torch.int64)
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 FEW = 1 << 12  # keys that torch sorts before NumPy is asked
@@ -54,15 +56,16 @@ def sort(keys: Tensor) -> tuple[Tensor, Tensor]:
     in vectors, several times as fast as torch sorts pairs.
     """
     n, packs = keys.shape[0], keys.dtype == torch.int64 and keys.device.type == "cpu"
-    if torch.compiler.is_compiling() or not packs or n < FEW:
+    plain = type(keys) is Tensor and not (torch.compiler.is_compiling() or transformed())
+    if not plain or not packs or n < FEW:
         return torch.sort(keys, stable=True)
     bits = (n - 1).bit_length()
     if int(keys.max()).bit_length() + bits > 63:
         return torch.sort(keys, stable=True)
-    packed = keys.long() << bits
-    packed |= torch.arange(n)
+    packed = keys << bits
+    packed |= torch.arange(n, device=keys.device)
     packed.numpy().sort()
-    return (packed >> bits).to(keys.dtype), packed.bitwise_and_((1 << bits) - 1)
+    return packed >> bits, packed.bitwise_and_((1 << bits) - 1)
 
 
 def grouped(major: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +128,7 @@ def runs_apart(high: Tensor, size: tuple[int, int]) -> bool:
 def sort_runs(high: Tensor, low: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs sorted, high and low apart, and the stable order; whole runs of high, which is in order, at a time."""
     n = high.shape[0]
-    ordered, order = torch.empty_like(low), torch.empty(n, dtype=torch.int64)
+    ordered, order = torch.empty_like(low), torch.empty_like(high, dtype=torch.int64)
     wanted = high[PART::PART].unique()
     cuts = sorted({0, n, *torch.searchsorted(high, wanted).tolist()})
     for a, b in itertools.pairwise(cuts):

@@ -18,6 +18,7 @@ from torch import Tensor
 from tilewright.formats import index
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.structure import Structure
+from tilewright.formats.transforms import outside
 
 FIT = 1 << 17  # terms that are sorted at a time
 # Rows and entries of a matrix, each from and to, and how many terms they have.
@@ -42,6 +43,7 @@ def union(a: Structure, b: Structure) -> Structure:
     return _from_keys(ordered[index.starts(ordered)], (a.shape[0], a.shape[1]), a.index_dtype)
 
 
+@outside
 def product(a: Structure, b: Structure) -> Terms:
     """Each entry (i, j) of a with each entry of row j of b, by the place (i, k) that they add to."""
     a, b = a.as_csr(), b.as_csr()
@@ -49,7 +51,7 @@ def product(a: Structure, b: Structure) -> Terms:
     many = b.indptr.diff().long().index_select(0, a.indices)
     before = index.sums(many)
     total = int(before[-1])
-    fits = torch.compiler.is_compiling() or total <= index.INT32
+    fits = torch.compiler.is_compiling() or max(total, b.shape[1]) <= index.INT32
     dtype = a.index_dtype if fits else torch.int64
     parts = [[t.to(dtype) for t in _terms(a, b, many, p)] for p in _parts(a, before, total)]
     cols, length, alone, of_a, of_b = (torch.cat(p) for p in zip(*parts, strict=True))
@@ -65,8 +67,9 @@ def _parts(a: Structure, before: Tensor, total: int) -> list[Part]:
         return [(0, rows, 0, a.nnz, total)]
     assert a.indptr is not None
     ends = before.index_select(0, a.indptr)
-    inner = torch.searchsorted(ends, torch.arange(FIT, total, FIT)).tolist()
-    cuts = torch.tensor(sorted({0, *inner, rows}))
+    wanted = torch.arange(FIT, total, FIT, device=ends.device)
+    inner = torch.searchsorted(ends, wanted).tolist()
+    cuts = ends.new_tensor(sorted({0, *inner, rows}))
     entries, terms = a.indptr.index_select(0, cuts), ends.index_select(0, cuts).diff()
     made = [[*itertools.pairwise(t.tolist())] for t in (cuts, entries)]
     return [(*r, *e, n) for r, e, n in zip(*made, terms.tolist(), strict=True)]

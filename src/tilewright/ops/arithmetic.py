@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tilewright.formats.convert import ones
 from tilewright.formats.distinct import distinct
@@ -68,9 +69,16 @@ def matmul(a: Any, b: Any) -> SparseTensor:
     a, b = _matrices("A @ B", a, b, inner=True)
     places, of_a, of_b = terms(a.structure, b.structure)
     dtype = torch.promote_types(a.dtype, b.dtype)
-    rows = SparseTensor(of_a, b.explicit_values().index_select(0, of_b).to(dtype))
-    summed = call("sparse_terms", {"s": rows, "a": a.explicit_values().to(dtype)}, [])
+    rows = SparseTensor(of_a, _entries(b).index_select(0, of_b).to(dtype))
+    summed = call("sparse_terms", {"s": rows, "a": _entries(a).to(dtype)}, [])
     return SparseTensor(places, summed)
+
+
+def _entries(a: SparseTensor) -> Tensor:
+    """The values one by one, those of blocks and masks too."""
+    if a.values is None:
+        return ones(a.structure.as_csr(), a.dtype)
+    return a.values.flatten(0, stored_rank(a.structure) - 1)
 
 
 def _ones(s: Structure, a: SparseTensor, b: SparseTensor) -> SparseTensor:
