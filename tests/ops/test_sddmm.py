@@ -189,6 +189,15 @@ def test_lanes_are_along_memory() -> None:
     assert "in lane(" in add.kernel.stages["scheduled"]
 
 
+@pytest.mark.parametrize("features,along", [(2, False), (8, True), (24, False), (48, True)])
+def test_sums_that_fill_no_vector_are_not_lanes(features: int, along: bool) -> None:
+    A = shuffled("cpu")
+    x, z = (torch.ones(n, 3, features) for n in A.shape)
+    with backend("c"):
+        text = tw.sddmm.plan(A, x, z).kernel.stages["scheduled"]
+    assert (f"for f in lane({features})" in text or "f_i in lane(16" in text) == along
+
+
 @pytest.mark.parametrize("op", ["dot", "add"])
 @pytest.mark.parametrize("format", ["ell", "padded", "dcsr", "bitmap", "dia"])
 def test_matrices_of_nothing_in_other_formats(format: str, op: str, where: Place) -> None:

@@ -40,6 +40,7 @@ from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
 PARTS = 16  # lanes of partial sums
+LONG = 48  # lanes of a sum whose rest, no whole vector, costs less than reading far apart
 COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
 AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
 # Rows ahead, and the bytes of a row for which that pays (measured).
@@ -123,9 +124,17 @@ def _strides(nest: Nest, s: flat.Loop) -> bool:
         reads = [n.indices[0] for n in walk(r.loop.body) if isinstance(n, Load)]
         apart = [at for at in reads if uses(at, s.var)]
         along = any(is_unit(r.loop.var, at) for at in reads)
-        if r.loop is not s and apart and along and _vector(r) and not r.variable:
+        if r.loop is not s and apart and along and _dense_sum(r):
             return not any(is_unit(s.var, at) for at in apart)
     return False
+
+
+def _dense_sum(r: Reduction) -> bool:
+    """Whether a sum has lanes that are fast on their own: a few, or so many that a rest does not matter (measured)."""
+    if r.variable or not _vector(r):
+        return False
+    n = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else LONG
+    return 4 <= n <= 8 or n % PARTS == 0 or n >= LONG
 
 
 def _searches(p: flat.Program, nest: Nest, s: flat.Loop) -> bool:
