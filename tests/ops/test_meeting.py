@@ -223,3 +223,12 @@ def test_what_is_kept_in_inference_mode_serves_training(call: Any) -> None:
     torch.testing.assert_close(call(v), y)
     (g,) = torch.autograd.grad(call(v).sum(), v)
     assert g.any()
+
+
+def test_products_have_columns_beyond_32_bits() -> None:
+    """Of the second matrix; the first one's indices are narrow."""
+    one = torch.zeros(1, dtype=torch.int32)
+    a = tw.SparseTensor.from_coo(one, one, torch.ones(1), (1, 1))
+    b = tw.SparseTensor.from_coo(one.long(), one.long() + 2**33, torch.ones(1), (1, 2**34))
+    made = a @ b
+    assert isinstance(made, tw.SparseTensor) and made.structure.indices.tolist() == [2**33]
