@@ -156,7 +156,7 @@ def test_products_of_blocks_and_masks(where: Place) -> None:
 
 
 @pytest.mark.parametrize("fit", [1, 5, 1000])
-@pytest.mark.parametrize("format", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "dbsr.2.2"])
 def test_products_a_few_rows_at_a_time(
     format: str, fit: int, fast: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """Where two structures meet: their union, and the terms of their product. On the device, in linear passes and a sort.
 
-In: csr structures. Out: csr structures without duplicates, rows and columns in order. Waits for the device once,
-for the number of entries.
+In: csr structures. Out: the places as csr without duplicates, rows and columns in order; terms by place, some twice
+where entries are. Waits for the device, for the numbers of terms and of entries.
 
     union(a, b)        # the places of a + b
     product(a, b)      # the places of a @ b, and which entries of a and b are multiplied for each

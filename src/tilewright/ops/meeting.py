@@ -7,7 +7,7 @@ one array more for each pair that has come a second time.
     terms(a, b)                        # the places of a @ b and their terms; what comes again is not found again
 
 What was found belongs to the pair: it is kept with the driving structure, found by the other object (weakly: not by its
-address), and is gone as soon as one of the two is. Nothing waits for the device.
+address), and is gone as soon as one of the two is. Positions are found without waiting for the device, terms are not.
 """
 
 from __future__ import annotations

@@ -220,9 +220,8 @@ def alike_pays(s: Structure, row_bytes: int, value_bytes: int, both: bool) -> bo
         read = row_bytes if both and held > max(sizes().values()) else 0
         alone = both or torch.get_num_threads() == 1 or held > far()
         told = s.shape[0], row_bytes, value_bytes, read, 0 if alone else row_bytes
-        may = (
-            saved(s.indices, None, *told) > 0
-        )  # to find the order takes many times what a call takes
+        # To find the order takes many times what a call takes.
+        may = saved(s.indices, None, *told) > 0
         s.plans[key] = may and saved(s.indices, visits_of(s).columns, *told) > 0
     found: bool = s.plans[key]
     return found

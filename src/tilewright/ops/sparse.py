@@ -72,7 +72,11 @@ def as_rows(a: SparseTensor) -> SparseTensor:
         v = v.flatten(0, stored_rank(s) - 1)
     if csr.perm is None or s.listed:
         return SparseTensor(csr, v)
-    entries = Structure("csr", csr.shape, csr.indptr, csr.indices, check=False)
+    entries = s.plans.get("entries")
+    if entries is None or torch.compiler.is_compiling():
+        entries = Structure("csr", csr.shape, csr.indptr, csr.indices, check=False)
+        if not torch.compiler.is_compiling():
+            s.plans["entries"] = entries
     return SparseTensor(entries, None if v is None else v.index_select(0, csr.perm))
 
 
