@@ -193,7 +193,8 @@ def to_c(
     f = lowered = lower(p, log, {}, {n: Const(v, "i64") for n, v in exact.items()})
     if schedule is not None or not _scheduled(p):
         f = told_apart(_schedule(lowered, log, schedule, lambda: schedule_c(lowered, options)))
-    return log.keep("scheduled", _allowed(f)), log.keep("c", c.emit_c(f, options.grain))
+    loose = options.fuse and not compares(p) and any_order(f)
+    return log.keep("scheduled", _allowed(f)), log.keep("c", c.emit_c(f, options.grain, loose))
 
 
 def compile_c(

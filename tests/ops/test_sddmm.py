@@ -189,13 +189,24 @@ def test_lanes_are_along_memory() -> None:
     assert "in lane(" in add.kernel.stages["scheduled"]
 
 
-@pytest.mark.parametrize("features,along", [(2, False), (8, True), (24, False), (48, True)])
-def test_sums_that_fill_no_vector_are_not_lanes(features: int, along: bool) -> None:
+@pytest.mark.parametrize("features,along", [(2, False), (8, True), (48, True)])
+def test_sums_of_few_are_not_lanes(features: int, along: bool) -> None:
     A = shuffled("cpu")
     x, z = (torch.ones(n, 3, features) for n in A.shape)
     with backend("c"):
         text = tw.sddmm.plan(A, x, z).kernel.stages["scheduled"]
     assert (f"for f in lane({features})" in text or "f_i in lane(16" in text) == along
+
+
+def test_lanes_that_fill_no_vector_are_left_to_the_compiler() -> None:
+    """Told that they are a sum, gcc 12 is several times slower; where the order matters it has to be told."""
+    A = shuffled("cpu")
+    with backend("c"):
+        texts = [
+            tw.sddmm.plan(A, *(torch.ones(n, f) for n in A.shape)).kernel.stages["c"]
+            for f in (24, 32)
+        ]
+    assert ["simd reduction" in text for text in texts] == [False, True]
 
 
 @pytest.mark.parametrize("op", ["dot", "add"])

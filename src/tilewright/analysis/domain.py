@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilewright.ir import coord, flat, loops, stmt, tile
-from tilewright.ir.coord import Index, Nth, Tensor, spatial
+from tilewright.ir.coord import Index, Nth, Reduce, Tensor, spatial
 from tilewright.ir.drive import followed, held, lead, root, stored, united
 from tilewright.ir.expr import FLOATS, Bin, Const, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
@@ -156,3 +156,13 @@ def strays(e: Any) -> bool:
     own = Index | Nth | Var | Const
     loads = (n for n in walk(e) if isinstance(n, Load))
     return any(not isinstance(ix, own) for n in loads for ix in n.indices)
+
+
+def ahead(e: Any) -> bool:
+    """Whether statements before a value read what may lie outside: sums and searches at places that were computed."""
+    return any(strays(n) for n in walk(e) if isinstance(n, Reduce) or _searched(n))
+
+
+def _searched(n: Any) -> bool:
+    """Whether this reads a sparse tensor."""
+    return isinstance(n, Load) and isinstance(n.buffer, Tensor) and n.buffer.sparse

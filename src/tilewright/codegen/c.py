@@ -42,6 +42,7 @@ from tilewright.support.errors import error
 from tilewright.support.names import Names
 
 APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
+WHOLE = 16  # lanes that fill vectors; told of others, gcc 12 is several times slower than left alone (measured)
 EVERY = ("any", "all", "union")
 FAR = "tw_far"  # where outputs would not stay in the last cache
 
@@ -57,8 +58,8 @@ def parameters(p: flat.Program) -> list[tuple[str, str]]:
     return [*made, ("n_threads", "int")]
 
 
-def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
-    """The text of a C file with one function."""
+def emit_c(p: flat.Program, grain: int = GRAIN, any_order: bool = False) -> str:
+    """The text of a C file with one function. any_order: the compiler may add up lanes as suits it."""
     for what, asked, why, cure in (
         ("order", p.order, "threads take the loops of the grid as they stand", "reorder the loops"),
         ("swizzle", p.swizzle, "threads take the loops of the grid as they stand", "leave it out"),
@@ -80,7 +81,7 @@ def emit_c(p: flat.Program, grain: int = GRAIN) -> str:
         if asked:
             expected = "a schedule for the CPU"
             raise error("illegal", name=what, got=why, expected=expected, cure=cure)
-    printer = _Printer(p, grain)
+    printer = _Printer(p, grain, any_order)
     lines = printer.block(p.body, (), ())
     printer.function("void", p.name, parameters(p), lines)
     body = "\n".join(printer.functions)
@@ -96,9 +97,9 @@ def _read(p: flat.Program) -> list[str]:
 
 
 class _Printer(Vectors):
-    def __init__(self, p: flat.Program, grain: int) -> None:
+    def __init__(self, p: flat.Program, grain: int, any_order: bool) -> None:
         super().__init__(p)
-        self.grain = grain
+        self.grain, self.any_order = grain, any_order
         self.inline: dict[Any, Expr] = {}
         self.begun: dict[Var, int] = {}
         self.names = Names()
@@ -431,7 +432,8 @@ class _Printer(Vectors):
             line = f"{self.name(v)} {made.op}= {self.expr(made.b)};"  # no branch in vectors
         pragma = []
         if m.name == "sum" and folded and not mine:
-            pragma = [f"#pragma omp simd reduction(+:{v.name})"]
+            if not self.any_order or self.extents[folded[-1]] % WHOLE == 0:
+                pragma = [f"#pragma omp simd reduction(+:{v.name})"]
         elif len(mine) == 1 and not folded and not guards:  # else gcc may choose a loop around it
             pragma = ["#pragma omp simd"]
         return [*pragma, *self.over((*folded, *mine), [line], guards)]

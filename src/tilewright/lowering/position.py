@@ -18,7 +18,7 @@ from functools import partial, reduce
 from operator import add
 from typing import Any
 
-from tilewright.analysis.domain import index_sizes, size_of, spatial_lead, strays
+from tilewright.analysis.domain import ahead, index_sizes, size_of, spatial_lead
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, spatial
 from tilewright.ir.drive import (
@@ -490,13 +490,3 @@ class _Lower(Compacted):
         v = Var(self.names.fresh("res"), dtype_of(made))
         block.append(stmt.Let(v, made))
         return v
-
-
-def ahead(e: Any) -> bool:
-    """Whether statements before a value read what may lie outside: sums and searches at places that were computed."""
-    return any(strays(n) for n in walk(e) if isinstance(n, Reduce) or searched(n))
-
-
-def searched(n: Any) -> bool:
-    """Whether this reads a sparse tensor."""
-    return isinstance(n, Load) and isinstance(n.buffer, Tensor) and n.buffer.sparse

@@ -40,7 +40,7 @@ from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
 PARTS = 16  # lanes of partial sums
-LONG = 48  # lanes of a sum whose rest, no whole vector, costs less than reading far apart
+SHORT = 4  # lanes of a sum that are worth it
 COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
 AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
 # Rows ahead, and the bytes of a row for which that pays (measured).
@@ -130,11 +130,9 @@ def _strides(nest: Nest, s: flat.Loop) -> bool:
 
 
 def _dense_sum(r: Reduction) -> bool:
-    """Whether a sum has lanes that are fast on their own: a few, or so many that a rest does not matter (measured)."""
-    if r.variable or not _vector(r):
-        return False
-    n = int(r.loop.hi.value) if isinstance(r.loop.hi, Const) else LONG
-    return 4 <= n <= 8 or n % PARTS == 0 or n >= LONG
+    """Whether a sum has lanes that are worth it on their own."""
+    few = isinstance(r.loop.hi, Const) and int(r.loop.hi.value) < SHORT
+    return _vector(r) and not r.variable and not few
 
 
 def _searches(p: flat.Program, nest: Nest, s: flat.Loop) -> bool:
@@ -171,7 +169,7 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Sch
         return s.then("kind", f"{r.name}_o", "unroll") if extent <= COPIED else s
     if 0 < extent <= options.width:
         return s.then("kind", r.name, "lane")
-    s = s.then("split", r.name, options.width)
+    s = s.then("split", r.name, feature_tile(extent, options.width) if extent else options.width)
     return s.then("kind", f"{r.name}_i", "lane")
 
 
