@@ -27,13 +27,13 @@ from tilewright.formats import SparseTensor
 from tilewright.formats.layout import name_of
 from tilewright.ops.sparse import as_blocks
 
-SIZE, QUICK_SIZE = 4096, 512
+SIZE, CPU_SIZE, QUICK_SIZE = 4096, 2048, 512
 BLOCKS = (16, 32, 64, 128)
 DENSITIES = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.55, 0.7)
 QUICK_DENSITIES = (0.1, 0.5)
 HALF_DENSITIES = (0.05, 0.15, 0.25, 0.35)  # of dbsr: half of the rows are empty
 QUICK_HALF_DENSITIES = (0.1,)
-COLUMNS, QUICK_COLUMNS = (512, 4096), (128,)
+COLUMNS, CPU_COLUMNS, QUICK_COLUMNS = (512, 4096), (128, 512), (128,)
 GOALS = {16: 0.15, 32: 0.35, 64: 0.55, 128: 0.7}  # densities up to which dense is beaten
 SLACK = 4.0  # torch rounds partial sums
 TALLEST = 128  # rows of a block that stands for several
@@ -47,12 +47,13 @@ PROBED = (
 
 def measure(run: Run) -> int:
     options, cuda = run.options, run.options.device == "cuda"
-    size = QUICK_SIZE if options.quick or not cuda else SIZE
+    usual = (SIZE, COLUMNS) if cuda else (CPU_SIZE, CPU_COLUMNS)
+    size, usual_columns = (QUICK_SIZE, QUICK_COLUMNS) if options.quick else usual
     given = {"bsr": DENSITIES, "dbsr": HALF_DENSITIES}
     if options.quick:
         given = {"bsr": QUICK_DENSITIES, "dbsr": QUICK_HALF_DENSITIES}
     kinds = [(format, density) for format, densities in given.items() for density in densities]
-    columns = options.widths or (QUICK_COLUMNS if options.quick or not cuda else COLUMNS)
+    columns = options.widths or usual_columns
     (dtype, *_) = dtypes_of(run, (torch.bfloat16 if cuda else torch.float32,))
     warming = run.warm(
         [
