@@ -32,7 +32,7 @@ T = TypeVar("T")
 Pair = tuple[str, str, bool]  # searched, driving, by swapped indices
 
 
-def again(a: Structure, b: Structure, what: Hashable, make: Callable[[], T]) -> T | None:
+def of_pair(a: Structure, b: Structure, what: Hashable, make: Callable[[], T]) -> T | None:
     """What belongs to a pair, kept from its second use on; None at the first."""
     kept = a.plans.setdefault("met", WeakKeyDictionary()).setdefault(b, {})
     if what not in kept:
@@ -45,14 +45,14 @@ def again(a: Structure, b: Structure, what: Hashable, make: Callable[[], T]) -> 
 
 def positions(a: Structure, b: Structure, turned: bool) -> Tensor | None:
     """The entry of b (rows in order, each place once) at every entry of a, or -1; None at a pair's first use."""
-    return again(a, b, turned, lambda: _found(a, b, turned))
+    return of_pair(a, b, turned, lambda: _found(a, b, turned))
 
 
 def terms(a: Structure, b: Structure) -> Terms:
     """What is added up where in a @ b."""
     if torch.compiler.is_compiling():
         return product(a, b)
-    return again(a, b, "terms", lambda: product(a, b)) or product(a, b)
+    return of_pair(a, b, "terms", lambda: product(a, b)) or product(a, b)
 
 
 @outside
