@@ -46,21 +46,7 @@ from tilewright.schedule.reduce import blockwise, piece, steady
 
 # Of a program: its number, row tiles and tiles that there are, those of whole waves, its place in the last wave; the
 # pieces of its tile, the tile, its piece; first row tile of its group, its place there; its part of a sum, a turn.
-NAMES = (
-    "u",
-    "live",
-    "tiles",
-    "whole",
-    "late",
-    "many",
-    "t",
-    "nth",
-    "first",
-    "at",
-    "lo",
-    "hi",
-    "turn",
-)
+NAMES = "u live tiles whole late many t nth first at lo hi turn".split()
 
 
 def share(
