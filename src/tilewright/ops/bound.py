@@ -39,6 +39,8 @@ class Launch:
         self.pieces = [
             (piece.ready(self.ints, n), n) for piece, n in zip(step.pieces, sizes, strict=True)
         ]
+        for ready, _ in self.pieces:
+            ready.judge(self.tensors)
         self.ready, self.sizes = self.pieces[0]
         self.outs = self.ready.alloc(self.tensors[self.ready.like], *self.sizes)
         first = step.pieces[0].bound.program.body[0]

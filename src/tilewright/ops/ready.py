@@ -168,6 +168,12 @@ class Ready:
         else:
             self.call(held, where, mine, scalars)
 
+    def judge(self, tensors: Sequence[Tensor]) -> None:
+        """Lists of ours have the dtypes that the kernel was made for: it would read others as something else."""
+        for b, k in zip(self.kernel.buffers, self.take, strict=True):
+            if b.role == "plan" and k < len(tensors):
+                assert tensors[k].dtype == TORCH[b.dtype], f"{b.name}: {tensors[k].dtype}"
+
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""
         like = pool[self.like]
@@ -202,6 +208,7 @@ class Fixed:
             return
         self.sizes = step.sizes(every, ints)
         self.ready = made = step.ready(ints, self.sizes)
+        made.judge(every)
         self.mine = made.sizes(self.sizes, every, ints)
         given = all(every[k].numel() >= size(*self.mine) for k, size, _ in made.given)
         self.whole = given and not made.spaces and not made.several

@@ -83,7 +83,7 @@ def make_segments(
     of: the range of columns that each entry is in; parts are of one range, and ranges follow one another.
     """
     lanes, chunk, across = setting["rows"], setting["chunk"], setting["edges"]
-    many = setting.get("columns", 1) if of is not None else 1
+    many, dtype = setting.get("columns", 1) if of is not None else 1, indptr.dtype
     if of is not None:
         indptr = _cut_by_range(indptr, of, many)
     start = indptr[:-1].long()
@@ -93,7 +93,7 @@ def make_segments(
     order = order[torch.argsort(row[order] % many, stable=True)]
     units, segs = _lanes(row[order] // many, lo[order], hi[order], lanes)
     units[:, 0] = (units[:, 0] + across - 1) // across
-    return WorkList(units.to(indptr.dtype), segs.to(indptr.dtype), 0, dict(setting))
+    return WorkList(units.to(dtype), segs.to(dtype), 0, dict(setting))
 
 
 def _cut_by_range(indptr: Tensor, of: Tensor, many: int) -> Tensor:

@@ -13,8 +13,14 @@ from tilewright.runtime.worklist import WorkList, make_segments, make_work_list
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
+def pointers(lengths: list[int]) -> torch.Tensor:
+    """Of 32 bits, which no step of making a list keeps by itself."""
+    return torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32)
+
+
 def judge(work: WorkList, entries: int, across: int = 1) -> None:
     """The entries that lanes have, `across` in a turn; those of a piece lie as many apart as there are lanes."""
+    assert {work.units.dtype, work.segs.dtype} == {torch.int32}  # as the kernel reads them
     lanes, seen = work.segs.shape[2], []
     for (trip, _, pieces, _), (row, start, stop) in zip(
         work.units.tolist(), work.segs.tolist(), strict=True
@@ -29,7 +35,7 @@ def judge(work: WorkList, entries: int, across: int = 1) -> None:
 
 @given(LENGTHS, st.sampled_from([1, 2, 4, 8]), st.integers(0, 12), st.integers(1, 16))
 def test_rows_and_pieces(lengths: list[int], rows: int, long: int, more: int) -> None:
-    indptr = torch.tensor(np.cumsum([0, *lengths]))
+    indptr = pointers(lengths)
     setting = {"rows": rows, "long": long, "chunk": long + more}
     judge(make_work_list(indptr, setting), sum(lengths))
 
@@ -38,14 +44,14 @@ def test_rows_and_pieces(lengths: list[int], rows: int, long: int, more: int) ->
 def test_ranges_of_columns(lengths: list[int], rows: int, columns: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     held = [np.sort(random.choice(50, n, replace=False)) for n in lengths]
-    indptr, indices = torch.tensor(np.cumsum([0, *lengths])), torch.tensor(np.concatenate(held))
+    indptr, indices = pointers(lengths), torch.tensor(np.concatenate(held))
     setting = {"rows": rows, "long": 8, "chunk": 12, "columns": columns}
     judge(make_range_list(indptr, indices, 50, setting), sum(lengths))
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 4]), st.integers(1, 16), st.integers(1, 4))
 def test_segments(lengths: list[int], rows: int, chunk: int, edges: int) -> None:
-    indptr = torch.tensor(np.cumsum([0, *lengths]))
+    indptr = pointers(lengths)
     made = make_segments(indptr, {"rows": rows, "chunk": chunk, "edges": edges})
     judge(made, sum(lengths), edges)
 
@@ -59,7 +65,7 @@ def test_segments_of_ranges(
     """A lane has entries of one row and one range, and ranges follow each other."""
     random = np.random.default_rng(seed)
     sorted_columns = [np.sort(random.choice(50, n, replace=False)) for n in lengths]
-    indptr = torch.tensor(np.cumsum([0, *lengths]))
+    indptr = pointers(lengths)
     indices = torch.tensor(np.concatenate(sorted_columns))
     of = range_of(indices, 50, columns)
     setting = {"rows": rows, "chunk": chunk, "edges": 2, "columns": columns}
