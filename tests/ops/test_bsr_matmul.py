@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,10 +15,14 @@ import tilewright as tw
 from tilewright.formats import Structure
 from tilewright.ops.backend import backend
 from tilewright.ops.block_tiles import settings, tiles
+from tilewright.ops.bsr_matmul import _kind as kind
 from tilewright.ops.bsr_matmul import plan as bsr_plan
 from tilewright.ops.entry import entry
+from tilewright.ops.sparse import as_blocks
+from tilewright.ops.tall import tall, worth
 from tilewright.runtime import build_c
 
+module = sys.modules["tilewright.ops.bsr_matmul"]
 BLOCKS = [(4, 4), (5, 3), (16, 16), (16, 32), (24, 8), (64, 64), (128, 128)]
 
 
@@ -126,6 +131,103 @@ def test_settings(tiled: Place) -> None:
         plan.launch()
         assert plan.setting["width"] == setting["width"]
         torch.testing.assert_close(plan.out, dense @ x, rtol=1e-4, atol=1e-4)
+
+
+def holed(where: Place, rows: int = 7, dtype: torch.dtype = torch.float32) -> Tensor:
+    """rows x 5 blocks of 16 x 16, every other row of them empty."""
+    kept = randn(rows, 5, seed=3, device=where.device) < 0.3
+    kept[::2] = False
+    dense = randn(16 * rows, 80, dtype=dtype, device=where.device)
+    return dense * kept.repeat_interleave(16, 0).repeat_interleave(16, 1)
+
+
+@pytest.mark.parametrize("format", ["bsr", "dbsr"])
+@pytest.mark.parametrize("many", [2, 4])
+@pytest.mark.parametrize("cut", [0, 3])
+def test_rows_of_blocks_in_one(many: int, format: str, cut: int, where: Place) -> None:
+    """Empty rows come last; where the last row of blocks is not whole, all keep their order."""
+    dense = holed(where)[: 112 - cut]
+    A = tw.SparseTensor.from_dense(dense).to_format("dbsr", block=(16, 16))
+    A = as_blocks(A) if format == "bsr" else A
+    x = randn(80, 20, device=where.device)
+    plan = bsr_plan(A, x, {"tall": many})
+    plan.out.fill_(torch.nan)
+    plan.launch()
+    close(plan.out, dense @ x)
+    made = tall(as_blocks(A).structure, many)
+    assert made is not None and (made.rows is None) == bool(cut)
+    assert cut or plan.ready.covered(*plan.sizes)  # nothing is zeroed
+
+
+def test_gradients_of_rows_of_blocks_in_one(where: Place) -> None:
+    dense = holed(where, dtype=torch.float64)
+    A = as_blocks(tw.SparseTensor.from_dense(dense).to_format("dbsr", block=(16, 16)))
+    v, x = leaf(A.explicit_values()), leaf(randn(80, 6, dtype=torch.float64, device=where.device))
+    recipe, moving = kind(A.with_values(v), x, {"tall": 2})
+    (y,) = recipe(moving)
+    dv, dx = torch.autograd.grad(y, (v, x), y.detach())
+    close(dx, dense.t() @ y)
+    close(A.with_values(dv).to_dense(), (y @ x.t()) * (A.with_values(v * 0 + 1).to_dense() != 0))
+
+
+def test_a_place_with_several_blocks_stays(where: Place) -> None:
+    s = Structure("bsr", (32, 16), torch.tensor([0, 2, 2]), torch.tensor([0, 0]), block=(16, 16))
+    assert tall(s, 2) is None
+    v, x = randn(2, 16, 16), randn(16, 4, seed=1)
+    with backend("c"):
+        plan = bsr_plan(tw.SparseTensor(s, v), x, {"tall": 2})
+        plan.launch()
+    close(plan.out, torch.cat([v.sum(0) @ x, torch.zeros(16, 4)]))
+
+
+def half_full(density: float, columns: int = 4096) -> tuple[tw.SparseTensor, Tensor]:
+    """Blocks of 32 on the device that only has shapes."""
+    kept = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) < density
+    starts = torch.cat([torch.zeros(1), kept.sum(1).cumsum(0)]).int()
+    s = Structure("bsr", (2048, 2048), starts, kept.nonzero()[:, 1].int(), block=(32, 32))
+    values = torch.zeros(int(kept.sum()), 32, 32, dtype=torch.bfloat16)
+    return tw.SparseTensor(s, values), torch.zeros(2048, columns, dtype=torch.bfloat16)
+
+
+def test_how_many_rows_are_worth_it() -> None:
+    """As measured: blocks of 32 as they are where little is stored, four rows in one where much is."""
+    for density, want in ((0.1, 1), (0.7, 4)):
+        A, x = half_full(density)
+        assert worth(A.structure, A.values, x) == want
+        assert worth(A.structure, A.values.float(), x.float()) == 1  # no tensor cores
+        assert worth(A.structure, A.values, x[None]) == 1
+    A, x = half_full(0.35)
+    assert worth(A.structure, A.values, x) == 4
+    assert worth(A.structure, A.values.requires_grad_(), x) == 1  # copied in each call
+
+
+def test_what_is_chosen_is_used_and_follows_the_values(
+    tiled: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "worth", lambda s, v, x: 2)
+    dense, x = holed(tiled), randn(80, 20, device=tiled.device)
+    A = as_blocks(tw.SparseTensor.from_dense(dense).to_format("dbsr", block=(16, 16)))
+    assert "tall" not in bsr_plan(A, x).setting  # not prepared
+    A.prepare()
+    assert bsr_plan(A, x).setting["tall"] == 2
+    close(tw.bsr_matmul(A, x), dense @ x)
+    A.values.mul_(2.0)
+    close(tw.bsr_matmul(A, x), 2.0 * dense @ x)
+    v = leaf(A.explicit_values())
+    (dv,) = torch.autograd.grad(tw.bsr_matmul(A, x, values=v).sum(), v)
+    assert dv.shape == v.shape
+
+
+def test_tuning_tries_rows_of_blocks_in_one(tiled: Place) -> None:
+    dense, x = holed(tiled), randn(80, 20, device=tiled.device)
+    A = as_blocks(tw.SparseTensor.from_dense(dense).to_format("dbsr", block=(16, 16))).prepare()
+    tried = tw.bsr_matmul.subject(A, x)
+    assert {s["tall"] for s in tried.shown} == {1, 2, 4}
+    assert all(tried.space.why_not(s) is None for s in tried.shown), tried.space
+    close(tried.make(tried.shown[-1])()[0], dense @ x)
+    best = tw.tune(tw.bsr_matmul, A, x, settings=list(tried.shown[-2:]), save=False, budget_s=5)
+    assert best["tall"] == 4
+    assert bsr_plan(A, x).setting["tall"] == 4
 
 
 @pytest.mark.parametrize("bn", [16, 32, 64])

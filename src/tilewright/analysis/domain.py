@@ -7,7 +7,7 @@ In: stage I. Out: facts that lowering, the interpreter and the runtime share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilewright.ir import coord, flat, loops, stmt, tile
@@ -108,12 +108,23 @@ def _compares(n: Node) -> bool:
     return any(_compares(c) for c in parts(n) if isinstance(c, Node))
 
 
-def covers(p: coord.Program, out: Tensor) -> bool:
-    """Whether some statement writes every element of a dense output, so that nothing need be zeroed."""
+def covers(p: coord.Program, out: Tensor, unique: tuple[str, ...] = ()) -> bool:
+    """Whether some statement writes every element of a dense output, so that nothing need be zeroed.
+
+    unique: index lists that name nothing twice; one that is as long as a dimension names all of it."""
     lists = [s for s in p.body if isinstance(s, coord.Append)]
     if any(s.list is out or (s.count is out and s.ordered) for s in lists):
         return True
-    return any(_covers(s, out) for s in p.body if isinstance(s, coord.Assign))
+    sizes = index_sizes(p)
+
+    def through(ix: Expr, size: Expr) -> Expr:
+        """t[i] -> i, where t names all of a dimension, each place once"""
+        match ix:
+            case Load(t, (Index() as i,)) if t.name in unique and sizes.get(i) == size:
+                return i
+        return ix
+
+    return any(_covers(s, out, through) for s in p.body if isinstance(s, coord.Assign))
 
 
 def beyond(out: Tensor) -> list[tuple[Expr, int]]:
@@ -123,7 +134,7 @@ def beyond(out: Tensor) -> list[tuple[Expr, int]]:
     return [(size, axes[0][1]) for size, axes in dims if len(axes) > 1]
 
 
-def _covers(s: coord.Assign, out: Tensor) -> bool:
+def _covers(s: coord.Assign, out: Tensor, through: Callable[[Expr, Expr], Expr]) -> bool:
     places = {n.place for n in s.listed}
     if any(t.buffer is out and places & {*t.indices} for t in s.targets):
         return True  # a list: what lies behind its entries is not defined
@@ -133,12 +144,13 @@ def _covers(s: coord.Assign, out: Tensor) -> bool:
     sparse = set() if first is None else set(_sparse_indices(first))
     for t in s.targets:
         if t.buffer is out:
-            plain = all(isinstance(ix, Index) and ix not in sparse for ix in t.indices)
+            own = [*map(through, t.indices, out.shape)]
+            plain = all(isinstance(ix, Index) and ix not in sparse for ix in own)
             if out.parts:
                 return True
             if out.sparse:
                 return not any(ax.padded or ax.shared or ax.mask is not None for ax in out.axes)
-            return plain and len(set(t.indices)) == len(t.indices)
+            return plain and len({*own}) == len(own)
     return False
 
 

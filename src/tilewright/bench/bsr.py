@@ -1,8 +1,9 @@
 """Products of block-sparse matrices, y = A x, beside torch's BSR, dense cuBLAS and a hand-written kernel.
 
 A case is a block size, a density and a number of columns: bf16 on CUDA, fp32 on the CPU. On CUDA every tile setting
-is timed, on the blocks as given and on blocks of several rows in one (made once by `to_format`; that time is a
-column), and the probe's kernel at its own tiles. Where density meets the dense product is told by block.
+is timed, on the blocks as given and with several rows of blocks in one (`tall`, made once; that time is a column),
+what the operator chooses unmeasured, and the probe's kernel at its own tiles. Where density meets the dense product is
+told by block.
 
 Cases of dbsr have no blocks in every other row of blocks, taken at random; their density is that of the whole.
 """
@@ -26,6 +27,7 @@ from tilewright.bench.tables import Cell, cell, geomean, least, ratio, table, ve
 from tilewright.formats import SparseTensor
 from tilewright.formats.layout import name_of
 from tilewright.ops.sparse import as_blocks
+from tilewright.ops.tall import tall, values
 
 SIZE, CPU_SIZE, QUICK_SIZE = 4096, 2048, 512
 BLOCKS = (16, 32, 64, 128)
@@ -187,6 +189,7 @@ def _on_cuda(
         ).ok:
             row["torch_ms"] = timing.eager_cold_ms(peers["torch"])
     right = lambda out: check.compare(out, reference).ok
+    as_blocks(a).structure.prepare()
     row["settings"] = []
     for group in _groups(row["block"]):
         _grouped(run, row, a, x, group, right)
@@ -208,10 +211,12 @@ def _grouped(
     group: int,
     right: Callable[[Tensor], bool],
 ) -> None:
-    """All settings on blocks of `group` rows each; what would be chosen is one of them."""
+    """All settings with `group` rows of blocks in one; what would be chosen stands with those of 1."""
     if group > 1:
         began = time.perf_counter()
-        a = a.to_format("bsr", (group * row["block"], row["block"]))
+        made = tall(as_blocks(a).structure, group)
+        assert made is not None and a.values is not None
+        values(made, a.values)
         torch.cuda.synchronize()
         row[f"group{group}_ms"] = (time.perf_counter() - began) * 1e3
     for setting in _settings(run, a, x, group):
@@ -219,16 +224,26 @@ def _grouped(
             plan = subject.op("bsr_matmul").plan(a, x, setting)
             check.poison(plan.out)
             plan.launch()
-            made: dict[str, Any] = {"setting": plan.setting, "group": group, "ok": right(plan.out)}
-            made |= {"chosen": setting is None, "ms": timing.graph_ms(plan.launch)}
-            row["settings"].append(made)
+            many = plan.setting.get("tall", 1)
+            told: dict[str, Any] = {"setting": plan.setting, "group": many, "ok": right(plan.out)}
+            told |= {"chosen": setting is None, "ms": timing.graph_ms(plan.launch)}
+            row["settings"].append(told)
 
 
 def _settings(run: Run, a: SparseTensor, x: Tensor, group: int) -> list[dict[str, Any] | None]:
-    """The operator's own choice (of blocks as given), and those it was chosen from."""
-    known = subject.op("block_tiles").settings(as_blocks(a).structure, x.shape[1], x.dtype)
+    """The operator's own choice (once), and those it was chosen from."""
+    known = _known(a, x, group)
     known = known[: run.options.settings or (2 if run.options.quick else len(known))]
-    return [None, *known] if group == 1 else known
+    full: list[dict[str, Any] | None] = [{**s, "tall": group} for s in known]
+    return [None, *full] if group == 1 else full
+
+
+def _known(a: SparseTensor, x: Tensor, group: int) -> list[dict[str, Any]]:
+    s = as_blocks(a).structure
+    made = tall(s, group) if group > 1 else None
+    of = s if made is None else made.structure
+    found: list[dict[str, Any]] = subject.op("block_tiles").settings(of, x.shape[1], x.dtype)
+    return found
 
 
 def _probed(
@@ -301,9 +316,10 @@ def report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
-    a = matrix(512, task["block"], 0.1, torch.bfloat16, "cuda")
-    a = a.to_format("bsr", (task["group"] * task["block"], task["block"]))
+    block, group = task["block"], task["group"]
     x = torch.ones(512, task["columns"], dtype=torch.bfloat16, device="cuda")
-    for setting in subject.op("block_tiles").settings(a.structure, x.shape[1], x.dtype):
-        subject.op("bsr_matmul").plan(a, x, setting).launch()
+    for format in ("bsr", "dbsr"):
+        a = matrix(512, block, 0.1, torch.bfloat16, "cuda", format)
+        for setting in _known(a, x, group):
+            subject.op("bsr_matmul").plan(a, x, {**setting, "tall": group}).launch()
     torch.cuda.synchronize()

@@ -20,6 +20,7 @@ A change of another weight that torch does not count, through its `.data` or by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,9 +48,19 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
     """
     if t.stride(0) == 1:
         return t
-    if again and keeps(t) and _alone(t):
-        return _copy(t)
+    if again and lasting(t):
+        return _copy(t, "k", _turned)
     return t.t().contiguous().t() if backend_of(t.device) == "triton" else t
+
+
+def copied(t: Tensor, what: object, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """make(t), found again as long as t is known to be the same. what: the name of that copy among those of t."""
+    return _copy(t, what, outside(make)) if lasting(t) else make(t)
+
+
+def lasting(t: Tensor) -> bool:
+    """Whether copies of it are kept."""
+    return keeps(t) and _alone(t)
 
 
 def _alone(t: Tensor) -> bool:
@@ -82,10 +93,10 @@ def _exact() -> bool:
 _exact._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _copy(t: Tensor) -> Tensor:
+def _copy(t: Tensor, what: object, make: Callable[[Tensor], Tensor]) -> Tensor:
     storage = t.untyped_storage()
     at = t.storage_offset(), t.shape, t.stride(), t.dtype, place_of(t.device)
-    key = (storage._cdata, *at)
+    key = (storage._cdata, what, *at)
     found = _COPIES.get(key)
     if found is not None and found[1] == t._version:
         return found[2]
@@ -93,7 +104,7 @@ def _copy(t: Tensor) -> Tensor:
         _COPIES.pop(old, None)  # another thread may have done so
     if len(_COPIES) >= MOST:
         _COPIES.clear()
-    made = _turned(t)
+    made = make(t)
     _COPIES[key] = StorageWeakRef(storage), t._version, made
     return made
 

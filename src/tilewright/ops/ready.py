@@ -107,7 +107,9 @@ class Ready:
             assert t.values is not None
             fits = [f"({text(e)}) % {side} == 0" for e, side in beyond(t)]
             whole.append(
-                " and ".join(fits or ["True"]) if covers(step.bound.program, t) else "False"
+                " and ".join(fits or ["True"])
+                if covers(step.bound.program, t, step.traced.unique)
+                else "False"
             )
             space[f"d{k}"] = TORCH[t.dtype]
             shape = "".join(f"{text(e)}, " for e in t.values.shape)

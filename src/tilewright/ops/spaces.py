@@ -226,6 +226,7 @@ def blocks(rows: int, cols: int) -> Space:
 def block_products(rows: int, cols: int, span: int, itemsize: int) -> Space:
     """Blocks of rows x cols times dense columns: a step is a part of a block, a block, or several."""
     step = lambda p: min(cols * p["blocks"], p["bn"] if p["blocks"] == 1 else cols * p["blocks"])
+    high = lambda p: rows * p.get("tall", 1)
     return Space(
         "block_products",
         (
@@ -242,12 +243,12 @@ def block_products(rows: int, cols: int, span: int, itemsize: int) -> Space:
             Rule(
                 "operands of all stages fit in shared memory",
                 lambda p: (
-                    (rows + p["width"]) * step(p) * itemsize * max(p["stages"] - 2, 1) <= SHARED
+                    (high(p) + p["width"]) * step(p) * itemsize * max(p["stages"] - 2, 1) <= SHARED
                 ),
             ),
             Rule(
                 "a thread holds 1 to 128 sums",
-                lambda p: 1 <= rows * p["width"] // (32 * p["warps"]) <= 128,
+                lambda p: 1 <= high(p) * p["width"] // (32 * p["warps"]) <= 128,
             ),
         ),
     )

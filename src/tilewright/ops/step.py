@@ -298,7 +298,8 @@ class Step(Statement):
         for t in self.bound.program.outputs:
             assert t.values is not None
             shape = [_evaluate(e, table) for e in t.values.shape]
-            new = like.new_empty if fake or covers(self.bound.program, t) else like.new_zeros
+            whole = fake or covers(self.bound.program, t, self.traced.unique)
+            new = like.new_empty if whole else like.new_zeros
             made.append(new(shape, dtype=TORCH[t.dtype]))
         return made
 

@@ -70,7 +70,7 @@ def subject_of_op(op: Any, args: Sequence[Any], options: dict[str, Any]) -> Subj
     made = getattr(op, "subject", None)
     if made is None:
         got = getattr(op, "__name__", str(op))
-        expected = "tw.spmm, sddmm, linear, attention, einsum or a program"
+        expected = "tw.spmm, sddmm, bsr_matmul, linear, attention, einsum or a program"
         raise error("argument", where="tune(op, ...)", name="op", got=got, expected=expected)
     try:
         inspect.signature(made).bind(*args, **options)
