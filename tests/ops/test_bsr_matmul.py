@@ -170,7 +170,7 @@ def test_gradients_of_rows_of_blocks_in_one(where: Place) -> None:
     close(A.with_values(dv).to_dense(), (y @ x.t()) * (A.with_values(v * 0 + 1).to_dense() != 0))
 
 
-def test_a_place_with_several_blocks_stays(where: Place) -> None:
+def test_a_place_with_several_blocks_stays() -> None:
     s = Structure("bsr", (32, 16), torch.tensor([0, 2, 2]), torch.tensor([0, 0]), block=(16, 16))
     assert tall(s, 2) is None
     v, x = randn(2, 16, 16), randn(16, 4, seed=1)

@@ -133,11 +133,13 @@ class NestReader(Reader):
         return self.buffer(n.value), self.many(self.several(n.slice))
 
     def append(self, n: ast.Call, at: Var | None) -> Append:
-        shared = any(k.arg == "shared" for k in n.keywords)
-        keys = ("where", "shared") if shared else ("where",)
-        into, count, value, where = self.args(n, 3, *keys)[:4]
+        told = {k.arg for k in n.keywords}
+        keys = ("where", *(k for k in ("shared", "programs") if k in told))
+        into, count, value, where, *more = self.args(n, 3, *keys)
         (held, (slot,)), (counter, (group,)) = self.element(into), self.element(count)
-        return Append(held, counter, group, slot, self.expr(where), self.expr(value), at, shared)
+        kept = self.expr(where), self.expr(value), at, "shared" in told
+        programs = self.expr(more[-1]) if "programs" in told else None
+        return Append(held, counter, group, slot, *kept, programs)
 
     def special(self, n: ast.Call) -> Expr | None:
         match n:
