@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from tilewright.bench import attention, bsr, dynamic, formats, pruned, regret, rows, sddmm, spmm
-from tilewright.bench.suite import DTYPES, Options, Run, count, counts
+from tilewright.bench.suite import DTYPES, KINDS, Options, Run, count, counts
 from tilewright.support.errors import error
 
 SUITES = {
@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     option("--widths", type=counts, default=(), help="feature widths, separated by commas")
     option("--dtypes", help="fp32, bf16, fp16, separated by commas")
     option("--reduces", default="sum", help="sum, mean, max, min, separated by commas (spmm)")
+    option("--kinds", default=",".join(KINDS), help="detection, layer, product (dynamic)")
     option("--threads", type=count, help="CPU threads; default: torch's")
     option(
         "--busy",
@@ -93,6 +94,7 @@ def options(args: argparse.Namespace) -> Options:
         nnz=args.nnz,
         dtypes=_among(args.dtypes, tuple(DTYPES), "--dtypes"),
         reduces=_among(args.reduces, ("sum", "mean", "max", "min"), "--reduces"),
+        kinds=_among(args.kinds, KINDS, "--kinds"),
         busy=args.busy,
     )
 

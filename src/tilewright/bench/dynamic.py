@@ -43,11 +43,12 @@ REPLAYS, BUDGET_S = 20, 0.05
 
 def measure(run: Run) -> int:
     options = run.options
-    chosen = [c for c in cases(options.device, options.quick) if _asked(run, c)]
-    made = [c for c in layers(options.device, options.quick) if _asked(run, c)]
-    run.warm(_tasks(chosen, made)).wait()
+    chosen = [c for c in cases(options.device, options.quick) if _asked(run, c, "product")]
+    made = [c for c in layers(options.device, options.quick) if _asked(run, c, "layer")]
+    detected = DETECTED if "detection" in options.kinds else ()
+    run.warm(tasks(chosen, made, detected)).wait()
     probe = probes.load(options.probes, "gather_matmul") if options.device == "cuda" else None
-    for tile in DETECTED:
+    for tile in detected:
         with run.part(f"detection {tile}"):
             run.add(_detection(run, tile))
     for layer in made:
@@ -68,8 +69,9 @@ def measure(run: Run) -> int:
     return run.finish(text, {**summary, "clock": clock, "tiles": tiles})
 
 
-def _asked(run: Run, case: Case | Layer) -> bool:
-    return not run.options.dtypes or case.dtype in run.options.dtypes
+def _asked(run: Run, case: Case | Layer, kind: str) -> bool:
+    dtypes = run.options.dtypes
+    return kind in run.options.kinds and (not dtypes or case.dtype in dtypes)
 
 
 # --- one case -------------------------------------------------------------------------------------
@@ -245,12 +247,14 @@ def _by_torch(x: Tensor, tile: Tile) -> Tensor:
 # --- compiling ahead ------------------------------------------------------------------------------
 
 
-def _tasks(chosen: list[Case], made: list[Layer]) -> list[dict[str, Any]]:
+def tasks(
+    chosen: list[Case], made: list[Layer], detected: tuple[Tile, ...]
+) -> list[dict[str, Any]]:
     """A task for each kernel that the cases need."""
     sizes = sorted({(c.m, c.n, c.k, c.dtype) for c in chosen})
-    tasks: list[dict[str, Any]] = [{"size": s, "family": f} for s in sizes for f in FAMILIES]
-    tasks += [{"layer": (c.m, c.n, c.k, c.dtype, c.tile)} for c in made]
-    return tasks + [{"detect": t, "ordered": o} for t in DETECTED for o in (True, False)]
+    found: list[dict[str, Any]] = [{"size": s, "family": f} for s in sizes for f in FAMILIES]
+    found += [{"layer": (c.m, c.n, c.k, c.dtype, c.tile)} for c in made]
+    return found + [{"detect": t, "ordered": o} for t in detected for o in (True, False)]
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:

@@ -27,6 +27,7 @@ from tilewright.bench import machine, timing
 WARM_LIMIT_S = 150.0
 TRACES = 3  # failures told in full
 NEAR_ENTRIES = 20_000_000  # graphs of at most so many try all lists like the fastest
+KINDS = ("detection", "layer", "product")  # of the suite dynamic
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,6 +50,7 @@ class Options:
     nnz: int | None = None
     dtypes: tuple[str, ...] = ()
     reduces: tuple[str, ...] = ("sum",)
+    kinds: tuple[str, ...] = KINDS
     busy: bool = False
 
 

@@ -21,7 +21,7 @@ from tilewright.tune.measure import flush
 
 Fn = Callable[[], object]
 
-REPLAYS, BUDGET_S = 40, 0.25
+REPLAYS, BUDGET_S = 40, 0.15
 TICK = 1e-9  # seconds that a call takes at least: clocks of processor time may stand still in short ones
 
 
