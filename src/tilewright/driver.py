@@ -275,14 +275,11 @@ def _kernel(
     names = tuple(v.name for v in p.sizes)
     scalars = tuple(v.name for v in p.scalars)
     kept = dict(setting)
-    tiled = p if isinstance(p, tile.Program) else None
     return Kernel(
         *(p.name, backend, p.buffers, names, scalars, log.stages, call, kept, log.finish()),
         schedule=log.steps,
         starts={b.name: v for b, v in tile.starts(p.body).items()},
-        loose=tile.loose(tiled) if tiled else (),
-        grid=tiled.grid if tiled else None,
-        added=tile.added(tiled) if tiled else None,
+        loose=tile.loose(p) if isinstance(p, tile.Program) else (),
     )
 
 

@@ -226,8 +226,8 @@ def test_tuning_tries_rows_of_blocks_in_one(tiled: Place) -> None:
     assert all(tried.space.why_not(s) is None for s in tried.shown), tried.space
     close(tried.make(tried.shown[-1])()[0], dense @ x)
     best = tw.tune(tw.bsr_matmul, A, x, settings=list(tried.shown[-2:]), save=False, budget_s=5)
-    assert best["tall"] == 4
-    assert bsr_plan(A, x).setting["tall"] == 4
+    assert best["tall"] in {s["tall"] for s in (*tried.shown[-2:], tried.first)}
+    assert bsr_plan(A, x).setting["tall"] == best["tall"]  # and is used from now on
 
 
 @pytest.mark.parametrize("bn", [16, 32, 64])

@@ -146,6 +146,23 @@ def test_twice(name: str, fast: Place) -> None:
     assert gradgradcheck(CASES[name].op, tuple(numbers(name, F64, fast)))
 
 
+def second(op: Callable[..., Tensor], given: list[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of the size of gradients; 0 where they do not depend on an operand."""
+    y = op(*given)
+    back = randn(*y.shape, seed=9, dtype=y.dtype, device=y.device)
+    first = torch.autograd.grad(y, given, back, create_graph=True)
+    size = sum(g.square().sum() for g in first) + 0 * sum(t.sum() for t in given)
+    return torch.autograd.grad(size, given)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_twice_in_tiles(name: str, tiled: Place) -> None:
+    """Beside torch's own; their kernels fit a thread."""
+    made, want = (second(f, numbers(name, F64, tiled)) for f in (CASES[name].op, CASES[name].same))
+    for a, b in zip(made, want, strict=True):
+        close(a, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_dtype(name: str, dtype: torch.dtype, where: Place) -> None:

@@ -18,7 +18,6 @@ from semantics.stages import STAGES, numpy_of, run_step
 import tilewright as tw
 from tilewright import driver
 from tilewright.analysis.domain import covers
-from tilewright.codegen.c import emit_c
 from tilewright.ir.interp import run_flat, run_tile
 from tilewright.ir.parse import parse
 from tilewright.ir.text import text
@@ -32,9 +31,9 @@ from tilewright.ops.entry import Entry
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
 from tilewright.schedule import loop as step
-from tilewright.schedule.append import append_of, carry, tally
+from tilewright.schedule.append import append_of, carry
 from tilewright.schedule.default_triton import schedule_triton
-from tilewright.support.errors import ScheduleError, TilewrightError
+from tilewright.support.errors import ScheduleError
 
 ORDER = pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "any-order"])
 
@@ -224,27 +223,6 @@ def test_carry_is_refused() -> None:
     assert "nothing is appended in order" in refusal(lambda: carry(flat_of("plain", False)))
     p = step.split(flat_of("tiled"), "I", 4)
     assert "it appends in order" in refusal(lambda: step.kind(p, "I_i", "lane"))
-
-
-def test_tally_is_refused() -> None:
-    assert "no programs add to one list" in refusal(lambda: tally(flat_of("plain")))
-    assert "there are several lists" in refusal(lambda: tally(flat_of("grouped", False)))
-    assert "i is no grid loop, and no lane" in refusal(lambda: tally(flat_of("plain", False)))
-    made = tally(step.kind(flat_of("plain", False), "i", "grid"))
-    assert "count is tallied" in refusal(lambda: tally(made))
-    with pytest.raises(TilewrightError, match="it has no C form"):
-        emit_c(made)
-
-
-@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
-def test_the_last_program_stores_the_count(order: str) -> None:
-    """Whatever it held before; and programs meet again in the next launch."""
-    x = case("plain", "odd").numpy()
-    p = step.split(flat_of("plain", False), "i", 4)
-    p = tally(step.kind(step.kind(p, "i_o", "grid"), "i_i", "lane"))
-    for made_, run_ in ((p, run_flat), (lower_to_tile(p), run_tile)):
-        got = run_(made_, {"x": x}, {"n_i": len(x)}, order=order, seed=2)  # type: ignore[operator]
-        same(lists("plain", got), wanted("plain", x), False)
 
 
 def test_what_a_list_holds_behind_its_entries_is_open() -> None:

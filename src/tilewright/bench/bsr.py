@@ -35,7 +35,10 @@ BLOCKS = (16, 32, 64, 128)
 DENSITIES = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.55, 0.7)
 QUICK_DENSITIES = (0.1, 0.5)
 HALF_DENSITIES = (0.05, 0.15, 0.25, 0.35, 0.55, 0.7)  # of dbsr
-HALF, EIGHTH = 0.45, 8  # the density up to which half of its rows are empty; one of so many beyond it
+HALF, EIGHTH = (
+    0.45,
+    8,
+)  # the density up to which half of its rows are empty; one of so many beyond it
 QUICK_HALF_DENSITIES = (0.1,)
 COLUMNS, CPU_COLUMNS, QUICK_COLUMNS = (512, 4096), (128, 512), (128,)
 GOALS = {16: 0.15, 32: 0.35, 64: 0.55, 128: 0.7}  # densities up to which dense is beaten

@@ -164,7 +164,7 @@ class _Printer(Vectors):
                 at, v = self.full(at), self.full(v)
                 lines = self.atomic(op, b, self.expr(at), self.expr(v))
                 return self.over(self.sorted(lanes_of((at, v), self.table)), lines, guards)
-            case stmt.Append() if s.at is None and s.programs is None:
+            case stmt.Append() if s.at is None:
                 return self.append(s, lanes, guards)
             case stmt.Prefetch(b, (at,), span):
                 return self.early(b, self.full(at), span)

@@ -108,8 +108,7 @@ class Prefetch(Stmt):
 class Append(Stmt):
     """if where: list[slot + count[group]++] = value; at: the place that was taken, -1 for none
 
-    shared: independent programs add to one list, so that its entries come in any order. programs: how many do so; the
-    last of them stores the count, which need not begin as 0.
+    shared: independent programs add to one list, so that its entries come in any order.
     """
 
     list: Buffer
@@ -120,7 +119,6 @@ class Append(Stmt):
     value: Expr
     at: Var | None = None
     shared: bool = False
-    programs: Expr | None = None
 
 
 @node

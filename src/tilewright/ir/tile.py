@@ -256,12 +256,6 @@ def loose(p: Program) -> tuple[str, ...]:
     return tuple(b.name for b in p.buffers if b.role == "index" or b not in wide)
 
 
-def added(p: Program) -> tuple[str, ...]:
-    """The buffers whose elements programs add to where they are."""
-    sums = (s for s in walk(p.body) if isinstance(s, Atomic | Arrive | FetchAdd))
-    return tuple(dict.fromkeys(s.buffer.name for s in sums))
-
-
 def starts(body: Any) -> dict[Buffer, float | int | bool]:
     """What buffers hold before a program of stage III or tile form begins, where it adds to them."""
     found = (s for s in walk(body) if isinstance(s, stmt.Atomic | Atomic))

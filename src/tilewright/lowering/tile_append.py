@@ -8,16 +8,14 @@ In: an append of stage III, and the code made so far. Out: more code.
 from __future__ import annotations
 
 from tilewright.ir import stmt, tile
-from tilewright.ir.expr import Bin, Buffer, Const, Expr, Var, cast, const, ne, select
+from tilewright.ir.expr import Bin, Expr, cast, const, ne, select
 from tilewright.lowering.tile_expr import Tiler
 from tilewright.lowering.tile_rules import refuse
 from tilewright.lowering.tiled import Lanes, Tiled, names
 
-ONE = 1 << 32  # a program, in a number that counts both what is kept and programs
 
-
-def append(t: Tiler, s: stmt.Append, met: Buffer | None = None) -> None:
-    """What a tile keeps, behind what others of its group have put there. met: where it is counted between programs."""
+def append(t: Tiler, s: stmt.Append) -> None:
+    """What a tile keeps, behind what others of its group have put there."""
     if not s.shared:
         raise refuse("append", "its order is carried by no program", "carry() it first", s)
     where, value, group = (t.value(e) for e in (s.where, s.value, s.group))
@@ -37,13 +35,9 @@ def append(t: Tiler, s: stmt.Append, met: Buffer | None = None) -> None:
         over = list(kept.lanes)
     kept = t.emit("kept", "i32", kept.e, kept.lanes)
     total: Expr = tile.Reduce("sum", kept.e, kept.lanes.index(over[0])) if over else kept.e
-    after: tile.Stmt | None = None
-    if met is not None:
-        base, after = _met(t, s, met, total)
-    else:
-        base = t.fresh("base", s.count.dtype)
-        t.types[base] = names(group.lanes)
-        t.push(tile.FetchAdd(base, s.count, group.e, total, t.mask(group.lanes)))
+    base = t.fresh("base", s.count.dtype)
+    t.types[base] = names(group.lanes)
+    t.push(tile.FetchAdd(base, s.count, group.e, total, t.mask(group.lanes)))
     upto = kept.e
     if over and s.at is None and t.by_threads(kept):
         kept, upto = t.threads(kept)
@@ -57,25 +51,6 @@ def append(t: Tiler, s: stmt.Append, met: Buffer | None = None) -> None:
     if s.at is not None:
         place = select(held, start + upto, const(-1))
         t.env[s.at] = t.emit("at", "i64", place, lanes)
-    if after is not None:
-        t.push(after)
-
-
-def _met(t: Tiler, s: stmt.Append, met: Buffer, total: Expr) -> tuple[Var, tile.Stmt]:
-    """The count before this program, from the lower half of a number whose upper half counts programs; and what the
-    last of these does: it stores the count, and leaves 0 for the next launch."""
-    assert s.programs is not None
-    found = t.fresh("met_v", "i64")
-    t.types[found] = ()
-    t.push(tile.FetchAdd(found, met, const(0), cast("i64", total) + ONE))
-    base = t.emit("base", "i32", cast("i32", found % ONE), ()).e
-    assert isinstance(base, Var)
-    last = Bin(">=", found // ONE, t.value(s.programs - 1).e)
-    after = (
-        tile.Store(s.count, (const(0),), cast(s.count.dtype, base + total), None),
-        tile.Store(met, (const(0),), Const(0, "i64"), None),
-    )
-    return base, tile.If(last, after)
 
 
 def _in_one(t: Tiler, kept: Tiled, entry: Expr) -> tuple[Tiled, Expr]:

@@ -172,10 +172,7 @@ class _Lower:
             case stmt.Publish():
                 self.publish(s)
             case stmt.Append():
-                met = s.programs is not None
-                append(
-                    self.t, s, self.workspace("met", "i64", const(1), "counter") if met else None
-                )
+                append(self.t, s)
             case stmt.Prefetch():
                 raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out", s)
             case _:

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from tilewright.analysis.domain import beyond, covers
-from tilewright.ir.coord import Append
-from tilewright.ir.expr import Expr, Var
-from tilewright.ir.node import walk
+from tilewright.ir.expr import Expr
 from tilewright.ir.text import text
 from tilewright.ops.backend import on_device, stream_of
 from tilewright.ops.dtypes import TORCH
-from tilewright.runtime import pages, spare
+from tilewright.runtime import pages
 from tilewright.runtime.kernel import CFunction, Kernel
 
 _WATCHERS: list[list[Kernel]] = []
@@ -55,7 +53,7 @@ class Ready:
         self.take: list[int] = []
         outs = [t.name for t in step.bound.program.outputs]
         self.spaces: list[tuple[Callable[..., int], torch.dtype, bool]] = []
-        self.counters: dict[tuple[int, int, int], Tensor] = {}
+        self.counters: dict[tuple[int, int], Tensor] = {}
         size_names = list(kernel.sizes)
         prefix, lists = step.lists if step.lists is not None else ("", ())
         listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
@@ -108,10 +106,11 @@ class Ready:
         for k, t in enumerate(step.bound.program.outputs):
             assert t.values is not None
             fits = [f"({text(e)}) % {side} == 0" for e, side in beyond(t)]
-            if covers(step.bound.program, t, step.traced.unique):
-                whole.append(" and ".join(fits or ["True"]))
-            else:
-                whole.append(self.tallied(step, t.name))
+            whole.append(
+                " and ".join(fits or ["True"])
+                if covers(step.bound.program, t, step.traced.unique)
+                else "False"
+            )
             space[f"d{k}"] = TORCH[t.dtype]
             shape = "".join(f"{text(e)}, " for e in t.values.shape)
             alike = t.dtype == step.args[last].dtype and last in step.names
@@ -127,15 +126,6 @@ class Ready:
             )
         self.covered = eval(f"lambda {names}: {' and '.join(whole)}")
         return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
-
-    def tallied(self, step: Any, name: str) -> str:
-        """When an output needs no zeros that no statement covers: the count of a list that some program stores."""
-        grid, body = self.kernel.grid, step.bound.program.body
-        counts = any(isinstance(s, Append) and s.count.name == name for s in body)
-        if grid is None or not (counts and self.kernel.tallies(name)):
-            return "False"
-        known = {v.name for v in walk(grid) if isinstance(v, Var)} <= {*step.size_names}
-        return f"({text(grid)}) > 0" if known else "False"
 
     def run(
         self,
@@ -189,25 +179,21 @@ class Ready:
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""
         like = pool[self.like]
-        for n, (size, dtype, counts) in enumerate(self.spaces):
-            if counts:
-                pool.append(self.counted(n, size(*sizes), dtype, like.device))
-            else:
-                pool.append(torch.empty(size(*sizes), dtype=dtype, device=like.device))
+        for size, dtype, counts in self.spaces:
+            make = self.counted if counts else torch.empty
+            pool.append(make(size(*sizes), dtype=dtype, device=like.device))
         for at, size, dtype in self.given:
             need = size(*sizes)
             if pool[at].numel() < need:
                 pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
 
-    def counted(self, n: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Counters: kernels leave them zero, so that a stream has its own for all calls. A graph has its own."""
+    def counted(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Counters: kernels leave them zero, so that a stream has its own for all calls; a graph makes them itself."""
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return spare.zero(size, dtype, device)
-        key = (n, stream_of(device), size)
+            return torch.zeros(size, dtype=dtype, device=device)
+        key = (stream_of(device), size)
         if key not in self.counters:
             self.counters[key] = torch.zeros(size, dtype=dtype, device=device)
-            if device.type == "cuda":
-                spare.ready(device)
         return self.counters[key]
 
 

@@ -29,8 +29,7 @@ SMALL = 1 << 13
 @dataclass(repr=False)
 class Kernel:
     """One launch. `buffers` are (name, role); `sizes` and `scalars` are names; `schedule` replays on stage III;
-    `starts`: what outputs must hold before a launch; `loose`: buffers whose addresses need not be multiples of 16;
-    `grid`: how many programs; `added`: buffers that they add to where they are (None: any)."""
+    `starts`: what outputs must hold before a launch; `loose`: buffers whose addresses need not be multiples of 16."""
 
     name: str
     backend: str
@@ -45,12 +44,6 @@ class Kernel:
     schedule: Schedule = ()
     starts: dict[str, float] = field(default_factory=dict)
     loose: tuple[str, ...] = ()
-    grid: Expr | None = None
-    added: tuple[str, ...] | None = None
-
-    def tallies(self, name: str) -> bool:
-        """Whether the count of a list that programs share is stored by the last of them, if there are any."""
-        return self.added is not None and name not in self.added
 
     @property
     def text(self) -> str:

@@ -1,5 +1,4 @@
-"""Primitives `carry`, `tally` and `scan`: a list in order, as a running number and scans inside tiles; a list in any
-order, whose count is stored by the program that comes last; how threads scan.
+"""Primitives `carry` and `scan`: a list in order, as a running number and scans inside tiles; how threads scan.
 
 In: a stage III program with an append. Out: the same list, written by stores; what is left as
 `append(..., shared=True)` becomes a scan and one atomic addition for each tile, in tile form and in C.
@@ -14,11 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir import flat, stmt
-from tilewright.ir.expr import Bin, Const, Expr, LaneScan, Load, Var, cast, const, ne, select
+from tilewright.ir.expr import Bin, Const, Expr, LaneScan, Var, cast, const, ne, select
 from tilewright.ir.flat import Loop
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
-from tilewright.lowering.lanes import Table, lanes_of, value_lanes
 from tilewright.schedule.edit import every_block, illegal, splice
 from tilewright.schedule.legal import at_least
 
@@ -45,47 +43,6 @@ def carry(p: flat.Program) -> flat.Program:
         return list(made) if x is block[0] else [] if any(x is y for y in block) else None
 
     return replace(p, body=splice(p.body, rule))
-
-
-def tally(p: flat.Program) -> flat.Program:
-    """append(list[at], count[0], v, where=c, shared)  ->  the same by n programs, the last of which stores the count"""
-    s = append_of(p)
-    if s is None or not s.shared:
-        raise illegal("tally()", "no programs add to one list", "leave it out", ir=p)
-    if s.group != const(0) or s.programs is not None:
-        why = f"{s.count.name} is tallied" if s.programs is not None else "there are several lists"
-        raise illegal("tally()", why, "leave it out", ir=s)
-    many, why = _once(p.body, s, value_lanes(p), const(1))
-    if many is None:
-        raise illegal("tally()", why, "make other loops the grid", ir=s)
-    made = replace(s, programs=many)
-    return replace(p, body=splice(p.body, lambda x: [made] if x is s else None))
-
-
-def _once(
-    body: tuple[stmt.Stmt, ...], s: stmt.Append, table: Table, many: Expr
-) -> tuple[Expr | None, str]:
-    """How many programs append, each of them once; or why that is not known."""
-    for x in body:
-        if x is s:
-            return many, ""
-        if s not in walk(x):
-            continue
-        match x:
-            case Loop(v, lo, hi, "grid", inner) if lo == const(0) and _sizes(hi):
-                return _once(inner, s, table, many * hi)
-            case Loop(_, _, _, "lane", inner):
-                return _once(inner, s, table, many)
-            case stmt.Guard(c, inner) if lanes_of(c, table):
-                return _once(inner, s, table, many)
-            case Loop(v):
-                return None, f"{v.name} is no grid loop, and no lane"
-        return None, "it is appended where a condition says so"
-    return None, "it is appended nowhere"
-
-
-def _sizes(e: Expr) -> bool:
-    return not any(isinstance(n, Load) for n in walk(e))
 
 
 def scan(p: flat.Program, own: int) -> flat.Program:

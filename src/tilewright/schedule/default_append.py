@@ -40,7 +40,6 @@ from tilewright.schedule.shape import (
     is_unit,
     nest_of,
 )
-from tilewright.support.errors import ScheduleError
 
 CELLS = 2048  # elements that a tile of a detector holds
 ALONE = 1024  # of them, for each warp
@@ -86,16 +85,8 @@ def append_triton(p: flat.Program, s: stmt.Append, setting: Setting) -> Schedule
             made = made.then("kind", x.var.name, "grid")
     made = made if s.shared else made.then("carry")
     if not p.body[end:]:
-        return _tallied(made) if s.shared else made
-    return _begun(made, around[0], warps) if s.shared else _behind(made, around[0], setting)
-
-
-def _tallied(made: Scheduled) -> Scheduled:
-    """One list of several programs: the last of them stores its count."""
-    try:
-        return made.then("tally")
-    except ScheduleError:
         return made
+    return _begun(made, around[0], warps) if s.shared else _behind(made, around[0], setting)
 
 
 def _begun(s: Scheduled, candidates: Loop, warps: int) -> Scheduled:

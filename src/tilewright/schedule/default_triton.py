@@ -301,7 +301,8 @@ def _whole(s: Scheduled, r: Reduction, most: int) -> Scheduled:
 
 
 def _held(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -> int:
-    """How many lanes of other loops there are in what a reduction folds; products of matrices hold none of it."""
+    """How many lanes of other loops there are in what a reduction folds; products of matrices hold none of it, unless
+    one sum is over several loops: its terms are added up in lanes before they are joined."""
     args = tuple(a for f in r.folds for a in f.args)
     lanes = {x.var.name: x for x in loops(s.program) if x.kind == "lane"}
     found: dict[Loop, int] = {}
@@ -309,7 +310,8 @@ def _held(s: Scheduled, nest: Nest, r: Reduction, setting: Setting) -> int:
         lane = lanes.get(x.var.name) or lanes.get(f"{x.var.name}_i")
         if lane is not None and isinstance(lane.hi, Const) and nest.enters(x.var, *args):
             found[x] = 1 << (int(lane.hi.value) - 1).bit_length()
-    if min(found.values(), default=0) >= DOT_ROWS and multiplies(nest, r, *found):
+    alone = all(o is r or o.loop not in found or o.folds != r.folds for o in nest.reductions)
+    if alone and min(found.values(), default=0) >= DOT_ROWS and multiplies(nest, r, *found):
         return 1
     return prod(found.values()) * (setting.get("rows", 8) if nest.rows is not None else 1)
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 from tilewright.ir import coord, flat
 from tilewright.schedule import coord as stage_one
 from tilewright.schedule import loop, memory, reduce, together, work
-from tilewright.schedule.append import carry, scan, tally
+from tilewright.schedule.append import carry, scan
 from tilewright.schedule.attach import attach
 from tilewright.schedule.balance import balance
 from tilewright.schedule.bits import bits
@@ -46,11 +46,9 @@ _GRID = (loop.order, loop.swizzle, loop.persistent, share, balance)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
-_ROWS = (visit, work.pad, work.work_list, work.segments)
-_LISTS = (carry, tally, scan)
+_ROWS = (visit, work.pad, work.work_list, work.segments, carry, scan)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
-    fn.__name__: fn
-    for fn in (*_LOOPS, *_GRID, *_STATEMENTS, *_REDUCTIONS, *_READS, *_ROWS, *_LISTS)
+    fn.__name__: fn for fn in (*_LOOPS, *_GRID, *_STATEMENTS, *_REDUCTIONS, *_READS, *_ROWS)
 }
 FORM = "name(loop, number, ...), one step a line; # begins a remark"
 

@@ -90,7 +90,6 @@ class _Run(Maker):
         self.steps: dict[int, Any] = {}
         self.joins: dict[int, stmt.Join] = {}
         self.work: dict[tuple[int, ...], Pieces] = {}
-        self.arrived: dict[int, list[Any]] = {}
         published = (s for s in walk(p.body) if isinstance(s, stmt.Publish))
         self.across = {id(s): flat.made_of(p.body, s.slot, s.nth) for s in published}
         self.now: stmt.Stmt | None = None
@@ -98,8 +97,6 @@ class _Run(Maker):
     def finish(self) -> None:
         for key, pieces in self.work.items():
             raise ValueError(f"slot {key}: {len(pieces.left)} of {pieces.total} pieces arrived")
-        for came, _ in self.arrived.values():
-            raise ValueError(f"a shared list: {came} programs arrived, and others were expected")
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -309,25 +306,15 @@ class _Run(Maker):
         shape = np.broadcast_shapes(*(v.shape for v in parts))
         keep = np.broadcast_to(self.narrowed(shape), shape) & parts[0]
         places = np.full(shape, -1)
-        counts = self.memory.data[s.count] if s.programs is None else self.arriving(s)
         for at in map(tuple, np.argwhere(keep)):
             group, slot, value = (np.broadcast_to(v, shape)[at] for v in parts[1:])
             self.memory.check(s.count, np.array([group]), s)
-            places[at] = int(slot) + int(counts[group])
+            places[at] = int(slot) + int(self.memory.data[s.count][group])
             self.memory.check(s.list, places[at].reshape(1), s)
             self.memory.data[s.list][places[at]] = convert(value, s.list.dtype)
-            counts[group] += 1
+            self.memory.data[s.count][group] += 1
         if s.at is not None:
             self.env[s.at] = convert(places, s.at.dtype)
-        if s.programs is not None and self.arrived[id(s)][0] == self.scalar(s.programs, "programs"):
-            self.memory.data[s.count][:] = self.arrived.pop(id(s))[1]
-
-    def arriving(self, s: stmt.Append) -> np.ndarray:
-        """The counts of those that came before this program."""
-        told = self.arrived.setdefault(id(s), [0, np.zeros_like(self.memory.data[s.count])])
-        told[0] += 1
-        made: np.ndarray = told[1]
-        return made
 
 
 def _lanes(p: flat.Program) -> tuple[dict[Var, int], dict[Var, int]]:

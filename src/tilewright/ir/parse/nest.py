@@ -133,13 +133,11 @@ class NestReader(Reader):
         return self.buffer(n.value), self.many(self.several(n.slice))
 
     def append(self, n: ast.Call, at: Var | None) -> Append:
-        told = {k.arg for k in n.keywords}
-        keys = ("where", *(k for k in ("shared", "programs") if k in told))
-        into, count, value, where, *more = self.args(n, 3, *keys)
+        shared = any(k.arg == "shared" for k in n.keywords)
+        keys = ("where", "shared") if shared else ("where",)
+        into, count, value, where = self.args(n, 3, *keys)[:4]
         (held, (slot,)), (counter, (group,)) = self.element(into), self.element(count)
-        kept = self.expr(where), self.expr(value), at, "shared" in told
-        programs = self.expr(more[-1]) if "programs" in told else None
-        return Append(held, counter, group, slot, *kept, programs)
+        return Append(held, counter, group, slot, self.expr(where), self.expr(value), at, shared)
 
     def special(self, n: ast.Call) -> Expr | None:
         match n:

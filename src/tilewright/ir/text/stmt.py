@@ -136,9 +136,8 @@ class Stmts(Exprs):
 
     def append(self, s: Append) -> str:
         where = f"{s.list.name}[{self.expr(s.slot)}], {s.count.name}[{self.expr(s.group)}]"
-        more = ", shared=True" if s.shared else ""
-        more += f", programs={self.expr(s.programs)}" if s.programs is not None else ""
-        made = f"append({where}, {self.expr(s.value)}, where={self.expr(s.where)}{more})"
+        shared = ", shared=True" if s.shared else ""
+        made = f"append({where}, {self.expr(s.value)}, where={self.expr(s.where)}{shared})"
         return made if s.at is None else f"{self.target(s.at, 'i64')} = {made}"
 
     def tile_stmt(self, s: Any) -> list[str]:
