@@ -149,10 +149,10 @@ def test_twice(name: str, fast: Place) -> None:
 def second(op: Callable[..., Tensor], given: list[Tensor]) -> tuple[Tensor, ...]:
     """Gradients of the size of gradients; 0 where they do not depend on an operand."""
     y = op(*given)
-    back = randn(*y.shape, seed=9, dtype=y.dtype, device=y.device)
+    back = leaf(randn(*y.shape, seed=9, dtype=y.dtype, device=y.device))
     first = torch.autograd.grad(y, given, back, create_graph=True)
     size = sum(g.square().sum() for g in first) + 0 * sum(t.sum() for t in given)
-    return torch.autograd.grad(size, given)
+    return torch.autograd.grad(size, (*given, back))
 
 
 @pytest.mark.parametrize("name", CASES)
