@@ -203,6 +203,28 @@ def test_a_wrong_choice_is_counted() -> None:
     assert told["all"]["right"] == pytest.approx(3 / 4)
 
 
+def test_a_probe_is_held_against_the_product_that_gets_the_same() -> None:
+    """Over k's, x is given with its k's side by side to both."""
+    row = {"m": 64, "n": 64, "k": 64, "sparsity": 0.5, "dense_ms": 1.0, "probe_given_ms": 0.6}
+    row |= {"rows_ms": 1.0, "k_given_ms": 0.9, "k_major_given_ms": 0.5, "rows_alone_given_ms": 0.4}
+    run = Run("dynamic", Options(busy=True))
+    for granularity, over in (("32x1", 1.2), ("row", 1.5)):
+        made = dynamic._derived(run, row | {"granularity": granularity}, 2)
+        assert made["over_probe"] == pytest.approx(over)
+    assert (
+        dynamic._derived(run, {**row, "granularity": "1x1", "probe_given_ms": None}, 2)[
+            "over_probe"
+        ]
+        is None
+    )
+
+
+def test_x_with_its_ks_side_by_side_gives_the_same() -> None:
+    x, w = operands(Case(64, 16, 128, "fp32", "32x1", 0.9), "cpu")
+    index = dynamic.FAMILIES["k"].detect(x)
+    torch.testing.assert_close(dynamic._k_major(x, w, index).call(), x @ w.t())
+
+
 # --- whole suites ---------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tilewright.bench import check, probes, subject, timing
 from tilewright.bench.beside import beside
-from tilewright.bench.suite import Run, fastest, seeded, spelled
+from tilewright.bench.suite import Measured, Run, fastest, seeded, spelled
 from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor, block_mask
 
@@ -30,12 +30,13 @@ TILES = {
 TOLERANCE = 1e-2  # the weights are rounded to bf16 before the second product
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     if run.options.device != "cuda":
+        yield []
         return run.finish("the attention suite needs --device cuda", {})
     torch.backends.cuda.matmul.allow_tf32 = False
     tokens = QUICK_TOKENS if run.options.quick else TOKENS
-    run.warm([{"d": d, "setting": s} for d in DIMS for s in _settings(run, d)]).wait()
+    yield [{"d": d, "setting": s} for d in DIMS for s in _settings(run, d)]
     probe = probes.load(run.options.probes, "block_sparse")
     for d in DIMS:
         qkv = _operands(tokens, d)

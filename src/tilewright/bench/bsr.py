@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tilewright.bench import check, probes, subject, timing
-from tilewright.bench.suite import Run, dtype_name, dtypes_of, seeded, spelled
+from tilewright.bench.suite import Measured, Run, dtype_name, dtypes_of, seeded, spelled
 from tilewright.bench.tables import Cell, cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
 from tilewright.formats.layout import name_of
@@ -52,7 +52,7 @@ PROBED = (
 )  # width, warps, stages that suit the probe
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     options, cuda = run.options, run.options.device == "cuda"
     usual = (SIZE, COLUMNS) if cuda else (CPU_SIZE, CPU_COLUMNS)
     size, usual_columns = (QUICK_SIZE, QUICK_COLUMNS) if options.quick else usual
@@ -62,15 +62,9 @@ def measure(run: Run) -> int:
     kinds = [(format, density) for format, densities in given.items() for density in densities]
     columns = options.widths or usual_columns
     (dtype, *_) = dtypes_of(run, (torch.bfloat16 if cuda else torch.float32,))
-    warming = run.warm(
-        [
-            {"block": b, "group": g, "columns": n}
-            for b in BLOCKS
-            for n in columns
-            for g in _groups(b)
-        ]
-    )
-    warming.wait()
+    yield [
+        {"block": b, "group": g, "columns": n} for b in BLOCKS for n in columns for g in _groups(b)
+    ]
     probe = probes.load(options.probes, "block_sparse") if cuda else None
     for block, n, (format, density) in itertools.product(BLOCKS, columns, kinds):
         if run.late:

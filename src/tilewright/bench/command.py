@@ -1,17 +1,21 @@
 """`tilewright bench`: the command line of the suites.
 
 tilewright bench spmm --device cuda --data graphs --probes probes --json spmm.json
+tilewright bench spmm sddmm bsr --data graphs --json results     # a file for each; what all need is compiled first
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from tilewright.bench import attention, bsr, dynamic, formats, pruned, regret, rows, sddmm, spmm
-from tilewright.bench.suite import DTYPES, KINDS, Options, Run, count, counts
+from tilewright.bench.ahead import compiled
+from tilewright.bench.suite import DTYPES, KINDS, LIMIT_S, Measured, Options, Run, count, counts
 from tilewright.support.errors import error
 
 SUITES = {
@@ -33,11 +37,11 @@ def parser() -> argparse.ArgumentParser:
         description="Time an operator beside its peers, check every output, print a table.",
     )
     option = made.add_argument
-    option("suite", choices=SUITES)
+    option("suites", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
     option("--device", choices=["cpu", "cuda"], help="default: cuda where there is one")
     option("--data", type=Path, help="folder of CSR graphs (.npz); without it, generated graphs")
     option("--probes", type=Path, help="folder of hand-written kernels to compare with")
-    option("--json", type=Path, help="file that receives all figures")
+    option("--json", type=Path, help="file that receives all figures; of several suites, a folder")
     option("--quick", action="store_true", help="fewer graphs, widths and settings")
     option("--settings", type=count, help="number of tile settings to time")
     option("--graphs", help="names, separated by commas")
@@ -51,7 +55,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="for a CPU that others use: one thread, processor time of the fastest call",
     )
-    option("--limit", type=float, default=280.0, help="seconds after which no case begins")
+    option(
+        "--limit",
+        type=float,
+        help=f"seconds after which no case begins; default: {LIMIT_S:g} a suite",
+    )
     option("--workers", type=int, default=14, help="processes that compile ahead; 0: none")
     option("--tune", action="store_true", help="tune before the operator is timed (spmm)")
     option("--flex", action="store_true", help="time compiled flex_attention too (attention)")
@@ -82,12 +90,11 @@ def options(args: argparse.Namespace) -> Options:
         device=device,
         data=_folder(args.data, "--data"),
         probes=_folder(args.probes, "--probes"),
-        json=args.json,
         quick=args.quick,
         settings=args.settings,
         graphs=tuple(args.graphs.split(",")) if args.graphs else (),
         widths=args.widths,
-        limit=args.limit,
+        limit=args.limit or LIMIT_S * len(args.suites),
         workers=args.workers,
         tune=args.tune,
         flex=args.flex,
@@ -104,6 +111,37 @@ def main(argv: list[str]) -> int:
     if args.threads or args.busy:
         torch.set_num_threads(1 if args.busy else args.threads)
     try:
-        return SUITES[args.suite](Run(args.suite, options(args)))
+        return measured(_runs(args))
     finally:
         torch.set_num_threads(before)
+
+
+def _runs(args: argparse.Namespace) -> list[Run]:
+    asked, began = options(args), time.monotonic()
+    names = list(dict.fromkeys(args.suites))
+    if len(names) == 1:
+        return [Run(names[0], replace(asked, json=args.json), began=began)]
+    if args.json is not None and args.json.suffix:
+        expected = "a folder, of several suites"
+        raise error("argument", where="bench", name="--json", got=args.json, expected=expected)
+    paths = {n: args.json and args.json / f"{n}.json" for n in names}
+    return [Run(n, replace(asked, json=paths[n]), began=began) for n in names]
+
+
+def measured(runs: list[Run]) -> int:
+    """One suite after the other, after all that they need is compiled; 0 where every one is."""
+    suites = [SUITES[run.suite](run) for run in runs]
+    tasks = {run.suite: next(suite, []) for run, suite in zip(runs, suites, strict=True)}
+    asked = runs[0].options
+    if asked.device == "cuda":
+        compiled(tasks, asked.workers, asked.probes, runs[0].say)
+    return max(_to_the_end(run, suite) for run, suite in zip(runs, suites, strict=True))
+
+
+def _to_the_end(run: Run, suite: Measured) -> int:
+    run.open()
+    try:
+        next(suite)
+    except StopIteration as done:
+        return int(done.value)
+    raise AssertionError(f"{run.suite} yields twice")

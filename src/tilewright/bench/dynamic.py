@@ -24,7 +24,7 @@ from tilewright.bench.dynamic_cases import SQUARE, Case, Tile, cases, kept, oper
 from tilewright.bench.dynamic_layers import SETTLED, Layer, layers, measured
 from tilewright.bench.dynamic_peers import Peer, peers
 from tilewright.bench.dynamic_report import report
-from tilewright.bench.suite import Options, Run, dtype_name, dtype_of, seeded
+from tilewright.bench.suite import Measured, Options, Run, Task, dtype_name, dtype_of, seeded
 from tilewright.bench.tables import cell, least, ratio
 from tilewright.ops import dynamic, linear
 from tilewright.ops.families import FAMILIES, Family
@@ -41,12 +41,12 @@ SLACK = 4.0  # peers may round partial sums
 REPLAYS, BUDGET_S = 20, 0.05
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     options = run.options
     chosen = [c for c in cases(options.device, options.quick) if _asked(run, c, "product")]
     made = [c for c in layers(options.device, options.quick) if _asked(run, c, "layer")]
     detected = DETECTED if "detection" in options.kinds else ()
-    run.warm(tasks(chosen, made, detected)).wait()
+    yield tasks(chosen, made, detected)
     probe = probes.load(options.probes, "gather_matmul") if options.device == "cuda" else None
     for tile in detected:
         with run.part(f"detection {tile}"):
@@ -107,7 +107,15 @@ def _ours(x: Tensor, w: Tensor, row: dict[str, Any]) -> list[Peer]:
         inside = lambda f=family, w=weight, n=known.expected: f.found(x, w, None, n)[0]
         given = lambda f=family, i=known, w=weight: f.run(x, w, i)
         made += [Peer(family.name, inside), Peer(family.name, given, given=True)]
+        if family.name == "k" and x.is_cuda:
+            made.append(_k_major(x, weight, known))
     return made
+
+
+def _k_major(x: Tensor, w: Tensor, index: Index) -> Peer:
+    """The product over k's of an x whose k's lie side by side already, as a producer may write it."""
+    laid = x.t().contiguous().t()
+    return Peer("k_major", lambda: FAMILIES["k"].run(laid, w, index), given=True)
 
 
 def _alone(x: Tensor, w: Tensor) -> Peer:
@@ -200,6 +208,8 @@ def _derived(run: Run, row: dict[str, Any], itemsize: int) -> dict[str, Any]:
     # a CPU has no launch of its own
     alone = row.get("rows_alone_given_ms", row.get("rows_given_ms"))
     made["kept_share"] = ratio(row.get("kept_given_ms"), alone)
+    alike = alone if row["granularity"] == "row" else row.get("k_major_given_ms")
+    made["over_probe"] = ratio(row.get("probe_given_ms"), alike)
     return made
 
 
@@ -247,12 +257,10 @@ def _by_torch(x: Tensor, tile: Tile) -> Tensor:
 # --- compiling ahead ------------------------------------------------------------------------------
 
 
-def tasks(
-    chosen: list[Case], made: list[Layer], detected: tuple[Tile, ...]
-) -> list[dict[str, Any]]:
+def tasks(chosen: list[Case], made: list[Layer], detected: tuple[Tile, ...]) -> list[Task]:
     """A task for each kernel that the cases need."""
     sizes = sorted({(c.m, c.n, c.k, c.dtype) for c in chosen})
-    found: list[dict[str, Any]] = [{"size": s, "family": f} for s in sizes for f in FAMILIES]
+    found: list[Task] = [{"size": s, "family": f} for s in sizes for f in FAMILIES]
     found += [{"layer": (c.m, c.n, c.k, c.dtype, c.tile)} for c in made]
     return found + [{"detect": t, "ordered": o} for t in detected for o in (True, False)]
 
@@ -272,6 +280,8 @@ def warm(task: dict[str, Any], folder: Path | None) -> None:
             x = operands(Case(m, n, k, dtype, "row", sparsity), "cuda")[0]
             family: Family = FAMILIES[task["family"]]
             index = family.detect(x)
+            if family.name == "k":
+                _k_major(x, w, index).call()
             for expected in (0, m // 32, m // 8, m // 2, m):
                 family.run(x, w, replace(index, expected=expected))
                 family.found(x, w, None, expected)

@@ -127,6 +127,8 @@ def goals(rows: Rows, detected: Rows) -> dict[str, Any]:
     made: dict[str, Any] = {
         "over_dense": geomean(r["over_dense"] for r in rows),
         "over_peer": geomean(r.get("over_peer") for r in rows),
+        "over_probe": geomean(r.get("over_probe") for r in rows),
+        "over_probe_least": least(r.get("over_probe") for r in rows),
         "rows_share": least(r.get("kept_share") for r in some if r.get("rows_kept", 0) >= ENOUGH),
         "rows_extra_us": most(
             (r["auto_ms"] - r["dense_ms"]) * 1e3 for r in some if r.get("auto_ms")
@@ -166,6 +168,8 @@ def _on_gpu(s: dict[str, Any]) -> list[str]:
     extra = "rows, choice and detection inside, us more than dense, most"
     made = [
         verdict(share, s["rows_share"], 0.9),
+        verdict("generated over hand-written, index given", s["over_probe"], 1.0),
+        verdict("generated over hand-written, index given, least", s["over_probe_least"], 1.0),
         below(extra, s["rows_extra_us"], OVER_DENSE_US),
         verdict("32x1 at 95 %, 4096^3 bf16, over dense", s["k_over_dense_95%"], 3.5),
         verdict("32x1 at 99 %, 4096^3 bf16, over dense", s["k_over_dense_99%"], 5.5),

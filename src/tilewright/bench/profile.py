@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tilewright.bench import machine, timing
+from tilewright.bench.ahead import compiled
 from tilewright.bench.dynamic_regret import fit, regret, regret_table, short
 from tilewright.bench.suite import Options, Run, count, seeded
 from tilewright.bench.tables import Cell, table
@@ -153,9 +154,9 @@ def _measured(run: Run, kind: str) -> list[Costs]:
         expected = "cpu: there is no GPU"
         raise error("argument", where="profile", name="--device", got=kind, expected=expected)
     device = torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
-    run.warm(
-        [{"dtype": d, "tile": n} for d in DTYPES[kind] for n in range(len(shapes(d, True)))]
-    ).wait()
+    if kind == "cuda":
+        made = [{"dtype": d, "tile": n} for d in DTYPES[kind] for n in range(len(shapes(d, True)))]
+        compiled({"profile": made}, run.options.workers, None, run.say)
     return [profiled(run, device, dtype) for dtype in DTYPES[kind]]
 
 

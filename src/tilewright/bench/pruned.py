@@ -18,7 +18,7 @@ from torch import Tensor
 from tilewright.bench import check, spmm, subject, timing, vendor
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import BYTES
-from tilewright.bench.suite import Run, dtype_name, dtypes_of, seeded
+from tilewright.bench.suite import Measured, Run, dtype_name, dtypes_of, seeded
 from tilewright.bench.tables import Cell, cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
 
@@ -31,15 +31,15 @@ GATHER = 8.8e12  # bytes a second that rows are gathered at from an H200's secon
 BINS = (0.03, 0.07, 0.15, 0.25, 0.4, 1.0)  # upper ends of density, for the points of break-even
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     options, cuda = run.options, run.options.device == "cuda"
     if options.data is None:
+        yield []
         return run.finish("the pruned suite needs --data: a folder with masks", {})
     (dtype, *_) = dtypes_of(run, (torch.float16 if cuda else torch.float32,))
     columns = options.widths or (QUICK_COLUMNS if options.quick else COLUMNS)
     every = list(masks(options.data, options.graphs, options.device))
-    if cuda:
-        run.warm(spmm.tasks(every, columns, (dtype,), _used(run))).wait()
+    yield spmm.tasks(every, columns, (dtype,), _used(run)) if cuda else []
     for mask in every:
         for n in columns:
             if run.late:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tilewright.bench import check, graphs, machine
 from tilewright.bench.graphs import Graph
-from tilewright.bench.suite import Run, seeded
+from tilewright.bench.suite import Measured, Run, seeded
 from tilewright.bench.tables import Cell, geomean, table
 from tilewright.formats import SparseTensor
 from tilewright.ops import spmm
@@ -32,11 +32,12 @@ ROUND_S, REPEATS = 0.15, (5, 200)
 PLANS = ("cold", "tuned")
 
 
-def measured(run: Run) -> int:
+def measured(run: Run) -> Measured:
     options = run.options
     names = graphs.chosen(options.data, options.graphs, QUICK_GRAPHS if options.quick else GRAPHS)
     widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
     budget = 1.0 if options.quick else 10.0
+    yield []
     busy = machine.busy_cores()
     for name in names:
         graph = graphs.load(name, options.data, options.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tilewright.bench import check, probes, subject, timing
 from tilewright.bench.beside import beside
-from tilewright.bench.suite import Run, fastest, seeded, spelled
+from tilewright.bench.suite import Measured, Run, fastest, seeded, spelled
 from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
 
 SIZE, QUICK_SIZE = 4096, 2048
@@ -27,19 +27,15 @@ TILES = (
 )
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     if run.options.device != "cuda":
+        yield []
         return run.finish("the rows suite needs --device cuda", {})
     settings = _settings(run)
     size = QUICK_SIZE if run.options.quick else SIZE
-    warming = run.warm(
-        [
-            {"size": size, "kept": kept, "setting": s}
-            for s in settings
-            for kept in (KEPT[0], KEPT[-1])
-        ]
-    )
-    warming.wait()
+    yield [
+        {"size": size, "kept": kept, "setting": s} for s in settings for kept in (KEPT[0], KEPT[-1])
+    ]
     probe = probes.load(run.options.probes, "gather_matmul")
     x, w = _operands(size)
     dense_ms = timing.graph_ms(lambda: torch.nn.functional.linear(x, w))

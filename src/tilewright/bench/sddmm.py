@@ -19,6 +19,7 @@ from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import floor_line, roofs
 from tilewright.bench.suite import (
     NEAR_ENTRIES,
+    Measured,
     Run,
     dtype_name,
     dtype_of,
@@ -57,25 +58,22 @@ REFERENCE_US = {
 }
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     options = run.options
     device = options.device
     if device == "cpu":
-        return sddmm_cpu.measure(run)
+        return (yield from sddmm_cpu.measure(run))
     usual = GRAPHS if options.data else GENERATED_GRAPHS
     names = graphs.chosen(options.data, options.graphs, usual)
     names = names[:2] if options.quick else names
     widths = options.widths or WIDTHS
-    warming = run.warm(
-        [
-            {"width": width, "dtype": dtype_name(dtype), "setting": setting}
-            for width in sorted(widths, reverse=True)
-            for setting in [*_settings(run, width), None]
-            for dtype in dtypes_of(run, DTYPES)
-        ]
-    )
     loaded = [graphs.load(name, options.data, device) for name in names]
-    warming.wait()
+    yield [
+        {"width": width, "dtype": dtype_name(dtype), "setting": setting}
+        for width in sorted(widths, reverse=True)
+        for setting in [*_settings(run, width), None]
+        for dtype in dtypes_of(run, DTYPES)
+    ]
     for graph in loaded:
         for dtype in dtypes_of(run, DTYPES):
             for width in widths:

@@ -12,7 +12,7 @@ from tilewright.bench import check, graphs, machine, peers, subject, timing
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import roofs
 from tilewright.bench.spmm_cpu import busy_note
-from tilewright.bench.suite import Run, seeded
+from tilewright.bench.suite import Measured, Run, seeded
 from tilewright.bench.tables import Cell, cell, geomean, least, ratio, table, verdict
 from tilewright.formats import SparseTensor
 
@@ -22,9 +22,10 @@ SLACK = 4.0  # a plain loop adds up in order
 WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     options = run.options
     usual = QUICK_GRAPHS if options.quick else GRAPHS
+    yield []
     busy = machine.busy_cores()
     for name in graphs.chosen(options.data, options.graphs, usual):
         graph = graphs.load(name, options.data, "cpu")

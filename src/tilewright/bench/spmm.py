@@ -22,7 +22,16 @@ from tilewright.bench import check, graphs, probes, spmm_cpu, spmm_report, subje
 from tilewright.bench.beside import beside
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import roofs
-from tilewright.bench.suite import NEAR_ENTRIES, Run, dtype_name, dtype_of, dtypes_of, seeded
+from tilewright.bench.suite import (
+    NEAR_ENTRIES,
+    Measured,
+    Run,
+    Task,
+    dtype_name,
+    dtype_of,
+    dtypes_of,
+    seeded,
+)
 from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 from tilewright.formats.structure import Structure
@@ -58,16 +67,15 @@ class Subject:
         return self.work[key]
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     if run.options.device == "cpu":
-        return spmm_cpu.measure(run)
+        return (yield from spmm_cpu.measure(run))
     torch.backends.cuda.matmul.allow_tf32 = False
     names, widths, settings = _names(run), _widths(run), _settings(run)
     loaded = {name: graphs.load(name, run.options.data, "cuda") for name in names}
     dtypes = dtypes_of(run, DTYPES)
-    warming = run.warm(tasks(list(loaded.values()), widths, dtypes, settings))
+    yield tasks(list(loaded.values()), widths, dtypes, settings)
     overhead: dict[str, float] = {}
-    warming.wait()
     with run.part("call overhead"):
         overhead = call_overhead("cuda")
     probe = probes.load(run.options.probes, "spmm_units")
@@ -327,9 +335,9 @@ def tasks(
     widths: tuple[int, ...],
     dtypes: tuple[torch.dtype, ...],
     settings: list[dict[str, Any]],
-) -> list[dict[str, Any]]:
+) -> list[Task]:
     """A task for each kernel: settings as they are completed for some graph. Wide ones first: they take longest."""
-    made: dict[str, dict[str, Any]] = {}
+    made: dict[str, Task] = {}
     known = [Structure("csr", (g.rows, g.cols), g.indptr, g.indices, check=False) for g in loaded]
     for width, dtype in itertools.product(sorted(widths, reverse=True), dtypes):
         for n, s in itertools.product(range(len(settings)), known):

@@ -21,7 +21,7 @@ from tilewright.bench import (
 )
 from tilewright.bench.graphs import Graph
 from tilewright.bench.roof import roofs
-from tilewright.bench.suite import Run, seeded
+from tilewright.bench.suite import Measured, Run, seeded
 from tilewright.bench.tables import cell
 from tilewright.formats import SparseTensor
 
@@ -31,11 +31,12 @@ WIDTHS, QUICK_WIDTHS = (32, 64, 128, 256, 512), (32, 128)
 BUSY = 0.2  # cores that others may use
 
 
-def measure(run: Run) -> int:
+def measure(run: Run) -> Measured:
     options = run.options
     usual = QUICK_GRAPHS if options.quick else GRAPHS
     names = graphs.chosen(options.data, options.graphs, usual)
     widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
+    yield []
     busy = machine.busy_cores()
     libraries = {width: probes.compile_spmm_c(options.probes, width) for width in widths}
     for name in names:

@@ -1,20 +1,17 @@
-"""What all suites share: options, rows as they come in, the time limit, parallel compilation.
+"""What all suites share: options, rows as they come in, the time limit.
 
-run = Run("spmm", options)
-run.warm([{"width": 32, ...}, ...])     # other processes compile; the disk cache remembers
-run.add({"graph": "cora", ...})
-run.finish(text, summary)               # prints the text last, writes the JSON
+def measure(run: Run) -> Measured:
+    yield [{"width": 32, ...}, ...]         # tasks: what other processes are to compile before anything is timed
+    run.add({"graph": "cora", ...})
+    return run.finish(text, summary)        # prints the text last, writes the JSON
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +21,10 @@ import torch
 
 from tilewright.bench import machine, timing
 
-WARM_LIMIT_S = 150.0
+Task = dict[str, Any]  # what a process compiles ahead (bench/ahead.py)
+Measured = Generator[list[Task], None, int]  # the tasks of a suite; its exit status
+
+LIMIT_S = 280.0
 TRACES = 3  # failures told in full
 NEAR_ENTRIES = 20_000_000  # graphs of at most so many try all lists like the fastest
 KINDS = ("detection", "layer", "product")  # of the suite dynamic
@@ -43,7 +43,7 @@ class Options:
     settings: int | None = None
     graphs: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
-    limit: float = 280.0
+    limit: float = LIMIT_S
     workers: int = 14
     tune: bool = False
     flex: bool = False
@@ -62,12 +62,17 @@ class Run:
     options: Options
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)  # the command
+    opened: float = field(default_factory=time.monotonic)  # the first case
     stopped: bool = False
 
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self.began
+
+    def open(self) -> None:
+        """What comes now is measuring."""
+        self.opened = time.monotonic()
 
     @property
     def clock(self) -> str:
@@ -123,7 +128,8 @@ class Run:
 
     def save(self, summary: dict[str, Any]) -> None:
         if self.options.json:
-            told = {**summary, "failures": self.failures, "seconds": round(self.elapsed, 1)}
+            seconds = round(time.monotonic() - self.opened, 1)
+            told = {**summary, "failures": self.failures, "seconds": seconds}
             made = machine.result(self.suite, self.options.device, self.rows, told)
             machine.write(self.options.json, made)
 
@@ -141,54 +147,9 @@ class Run:
         print(
             f"{'MISS' if wrong else 'PASS'} outputs right: {len(wrong)} of {len(self.rows)} wrong"
         )
-        print(f"{self.suite} on {self.options.device}: {self.elapsed:.0f} s", flush=True)
+        seconds = time.monotonic() - self.opened
+        print(f"{self.suite} on {self.options.device}: {seconds:.0f} s", flush=True)
         return 1 if wrong or self.failures else 0
-
-    def warm(self, tasks: list[dict[str, Any]]) -> Warming:
-        """Compile in other processes what this one will need. Wait before timing."""
-        workers = min(self.options.workers, max((os.cpu_count() or 2) - 2, 1), len(tasks))
-        if self.options.device != "cuda" or workers < 2:
-            return Warming(self, [])
-        self.say(f"compiling ahead: {len(tasks)} tasks in {workers} processes")
-        return Warming(self, [self._worker(tasks[k::workers]) for k in range(workers)])
-
-    def _worker(self, tasks: list[dict[str, Any]]) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "tilewright.bench.warm"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        assert worker.stdin
-        probes = str(self.options.probes.resolve()) if self.options.probes else None
-        json.dump({"suite": self.suite, "probes": probes, "tasks": tasks}, worker.stdin)
-        worker.stdin.close()
-        worker.stdin = None
-        return worker
-
-
-@dataclass
-class Warming:
-    """Processes that compile."""
-
-    run: Run
-    workers: list[subprocess.Popen[str]]
-
-    def wait(self) -> None:
-        stop = time.monotonic() + WARM_LIMIT_S
-        for worker in self.workers:
-            try:
-                said, _ = worker.communicate(timeout=max(stop - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                said = "out of time\n" + worker.communicate()[0]
-            for line in said.splitlines():
-                self.run.say(f"compiling ahead: {line}")
-        if self.workers:
-            self.run.say("compiled ahead")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

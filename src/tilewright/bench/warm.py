@@ -1,8 +1,8 @@
-"""A process that compiles ahead: python -m tilewright.bench.warm < tasks.json
+"""A process that compiles ahead: python -m tilewright.bench.warm < order.json
 
-In: {"suite", "probes", "tasks"}; each task goes to the suite's `warm(task, probes)`, which builds and
-launches what the suite will time, on small data. Out: one line for each task that failed; the kernels
-stay in the disk caches.
+In: {"probes", "tasks": [[suite, task], ...]}; each task goes to its suite's `warm(task, probes)`, which builds and
+launches what the suite will time, on small data. Out: one line for each task that failed; the kernels stay in the
+disk caches.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 
 def main() -> int:
     order = json.load(sys.stdin)
-    suite = importlib.import_module(f"tilewright.bench.{order['suite']}")
     probes = Path(order["probes"]) if order["probes"] else None
-    for task in order["tasks"]:
+    for suite, task in order["tasks"]:
         try:
-            suite.warm(task, probes)
+            importlib.import_module(f"tilewright.bench.{suite}").warm(task, probes)
         except Exception as why:
-            print(f"{task}: {type(why).__name__}: {str(why)[:200]}".replace("\n", " "))
+            print(f"{suite} {task}: {type(why).__name__}: {str(why)[:200]}".replace("\n", " "))
     return 0
 
 
