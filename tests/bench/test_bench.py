@@ -15,10 +15,8 @@ import pytest
 import torch
 
 from tilewright.bench import (
-    ahead,
     bsr,
     check,
-    command,
     graphs,
     machine,
     main,
@@ -31,7 +29,7 @@ from tilewright.bench import (
     timing,
     vendor,
 )
-from tilewright.bench.suite import Measured, Options, Run, Task
+from tilewright.bench.suite import Options, Run
 from tilewright.formats import SparseTensor
 from tilewright.ops import spaces
 from tilewright.support.errors import FormatError
@@ -315,54 +313,6 @@ def test_cpu_suite_from_end_to_end(
     assert row["ok"] and {"torch_ms", "call_ms", "launch_ms"} <= set(row)
     assert made["summary"]["complete"] and made["summary"]["call_overhead_us"]["torch"] > 0
     assert "over torch CSR" in capsys.readouterr().out
-
-
-def test_several_suites_have_a_file_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["--device", "cpu", "--quick", "--busy", "--graphs", "tiny", "--widths", "32"]
-    assert main(["sddmm", "spmm", "sddmm", *asked, "--json", str(tmp_path / "results")]) == 0
-    made = {p.stem: machine.read(p) for p in sorted((tmp_path / "results").iterdir())}
-    assert {name: held["suite"] for name, held in made.items()} == {
-        "sddmm": "sddmm",
-        "spmm": "spmm",
-    }
-    assert all(held["summary"]["complete"] and held["rows"] for held in made.values())
-    told = capsys.readouterr().out
-    assert told.index("sddmm on cpu:") < told.index("spmm on cpu:")
-
-
-def test_a_file_for_several_suites_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="a folder, of several suites"):
-        main(["spmm", "bsr", "--device", "cpu", "--json", str(tmp_path / "r.json")])
-
-
-def test_all_is_compiled_before_the_first_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[object] = []
-
-    def suite(run: Run) -> Measured:
-        yield [{"of": run.suite}]
-        said.append(run.suite)
-        return run.suite == "bsr"
-
-    def compiled(tasks: dict[str, list[Task]], *_: object) -> None:
-        said.append({name: list(some) for name, some in tasks.items()})
-
-    monkeypatch.setattr(command, "compiled", compiled)
-    for name in ("spmm", "bsr", "rows"):
-        monkeypatch.setitem(command.SUITES, name, suite)
-    runs = [Run(name, Options(device="cuda")) for name in ("spmm", "bsr", "rows")]
-    assert command.measured(runs) == 1
-    tasks = {name: [{"of": name}] for name in ("spmm", "bsr", "rows")}
-    assert said == [tasks, "spmm", "bsr", "rows"]
-
-
-def test_what_is_not_compiled_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead.os, "cpu_count", lambda: 8)
-    said: list[str] = []
-    ahead.compiled({"regret": [{"n": 1}], "formats": [{"n": 2}]}, 4, None, said.append)
-    assert said[0] == "compiling ahead: 2 tasks in 2 processes" and said[-1] == "compiled ahead"
-    assert {line.split(": ")[1] for line in said[1:-1]} == {"regret {'n'", "formats {'n'"}
 
 
 def _has_operator() -> bool:

@@ -95,10 +95,9 @@ def rows(
     bk: int,
     warps: int,
     strided: bool = False,
-    pieces: int = 0,
+    **more: int,
 ) -> Callable[[], Any]:
-    setting = {"bm": bm, "bn": bn, "bk": bk, "group": 8, "warps": warps, "stages": 4}
-    setting |= {"pieces": pieces} if pieces else {}
+    setting = {"bm": bm, "bn": bn, "bk": bk, "group": 8, "warps": warps, "stages": 4, **more}
 
     def go() -> None:
         w = torch.ones(256, 256, dtype=dtype)
@@ -345,6 +344,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "rows-bf16-128x256x64-pieces": rows(BF16, 128, 256, 64, 8, pieces=8),
     "rows-bf16-64x64x64-pieces": rows(BF16, 64, 64, 64, 4, pieces=8),
     "rows-f32-64x64x32-pieces": rows(F32, 64, 64, 32, 4, pieces=8),
+    **{f"rows-bf16-128x256x64-tail-{n}": rows(BF16, 128, 256, 64, 8, tail=n) for n in (32, 64)},
+    "rows-f32-64x64x32-tail": rows(F32, 64, 64, 32, 4, tail=32),
     "rows-backward-bf16": rows_backward(BF16),
     "linear-mask-bf16": linear(lambda x: x[:, 0] > 0),
     "linear-found-rows-f32": linear(lambda _: "rows", F32),

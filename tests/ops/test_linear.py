@@ -180,6 +180,34 @@ def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> No
             assert (got == -1.0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_short_last_tile_is_no_higher_than_its_rows(dtype: torch.dtype, tiled: Place) -> None:
+    """Whole tiles alone, short and long last ones; as many rows as the device finds; nothing else is written."""
+    x, w = (randn(n, 40, seed=n, device=tiled.device).to(dtype) for n in (200, 70))
+    index = tw.Index.from_mask(torch.ones(200, dtype=torch.bool, device=tiled.device), (1, None))
+    setting = {**SHARED, "bm": 64, "tail": 32}
+    plan = tw.linear.list_plan(x, w, index, setting)  # type: ignore[attr-defined]
+    want = (x.double() @ w.double().t()).to(dtype)
+    for count in (0, 1, 32, 33, 64, 96, 97, 200):
+        index.counts.fill_(count)
+        plan.out.fill_(-1.0)
+        plan.launch()
+        named = index.positions.flatten()[:count].long()
+        close(plan.out[named], want[named])
+        plan.out[named] = -1.0
+        assert (plan.out == -1.0).all()
+    assert "a last tile of up to 32 rows is no higher" in tw.explain(plan)["schedule"].body
+
+
+def test_a_tail_of_rows_that_are_known_before_the_launch(tiled: Place) -> None:
+    x, w = randn(150, 24, device=tiled.device), randn(40, 24, seed=2, device=tiled.device)
+    for kept in (5, 64, 75, 140):
+        rows = torch.arange(3, 3 + kept, device=tiled.device)
+        plan = tw.linear.rows_plan(x, w, rows, {**SHARED, "bm": 64, "tail": 32})  # type: ignore[attr-defined]
+        plan.launch()
+        close(plan.out[rows], x[rows] @ w.t())
+
+
 def test_shared_sums_are_the_same_every_time(tiled: Place) -> None:
     """Pieces are joined in order, whichever program comes last; a list of rows that is known before the launch."""
     x, w = randn(64, 128, device=tiled.device), randn(32, 128, seed=2, device=tiled.device)

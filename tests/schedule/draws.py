@@ -216,9 +216,15 @@ def _holds(p: flat.Program, name: str, loop: Word, size: Word) -> bool:
 
 
 def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word, ...]]]:
-    """Steps that are seldom legal but after each other: features in lanes, then rows from a list; rows in the grid,
-    then shared by their entries; two loops in the grid, then sums that programs share."""
+    """Steps that are seldom legal but after each other: a loop in lanes, fewer of them in its last tile; features in
+    lanes, then rows from a list; rows in the grid, then shared by their entries; two loops in the grid, then sums
+    that programs share."""
     few = lambda *values: rng.choice(values)
+    plain = [x.var.name for x in loops(p) if x.kind == "serial" and not carried(x)]
+    if plain and rng.random() < 0.25:
+        name, size = rng.choice(plain), few(4, 8)
+        cut = [("split", (name, size)), ("kind", (f"{name}_i", "lane"))]
+        return [*cut, ("tail", (f"{name}_i", size // few(2, 4)))]
     pairs = [
         (x, s)
         for x in loops(p)
@@ -292,6 +298,7 @@ def _likely(
         "name": {
             "persistent": x.kind == "grid",
             "rfactor": x.kind == "lane",
+            "tail": x.kind == "lane",
             "tensorise": x.kind == "lane" and bool(carried(x)),
             "split_reduction": bool(carried(x)),
             "compute_at": any(isinstance(n, Load) and n.buffer.name == "h" for n in walk(x.body)),

@@ -1,5 +1,7 @@
 """A linear layer over some of its rows, out[r] = x[r] w^T for the rows r kept, beside cuBLAS.
 
+Rows are given by their numbers here; those that an index names are in bench/rows_alone.py.
+
 w: [out features, in features]. Peers: gather, cuBLAS and scatter in torch; dense cuBLAS over all rows;
 the probe, with the gather in the load and the scatter in the store.
 """
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, probes, subject, timing
+from tilewright.bench import check, probes, rows_alone, subject, timing
 from tilewright.bench.beside import beside
 from tilewright.bench.suite import Measured, Run, fastest, seeded, spelled
 from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
@@ -33,8 +35,10 @@ def measure(run: Run) -> Measured:
         return run.finish("the rows suite needs --device cuda", {})
     settings = _settings(run)
     size = QUICK_SIZE if run.options.quick else SIZE
+    counted = () if run.options.quick else rows_alone.COUNTED
     yield [
-        {"size": size, "kept": kept, "setting": s} for s in settings for kept in (KEPT[0], KEPT[-1])
+        *({"size": size, "kept": k, "setting": s} for s in settings for k in (KEPT[0], KEPT[-1])),
+        *(rows_alone.tasks() if counted else ()),
     ]
     probe = probes.load(run.options.probes, "gather_matmul")
     x, w = _operands(size)
@@ -43,6 +47,13 @@ def measure(run: Run) -> Measured:
         with run.part(f"{kept:.0%}"):
             run.add(_case(run, x, w, kept, settings, probe, dense_ms))
             run.say(f"{run.rows[-1]['case']}: {cell(run.rows[-1].get('best_ms'))} ms")
+    for case in counted:
+        if run.late:
+            break
+        with run.part(f"{case}"):
+            run.add(rows_alone.measured(run, case))
+            row = run.rows[-1]
+            run.say(f"{row['case']}: {cell(row['ms'])} ms, cuBLAS {cell(row['kept_ms'])} ms")
     return run.finish(*_report(run.rows))
 
 
@@ -123,7 +134,9 @@ def _kept(out: Tensor, rows: Tensor) -> Tensor:
     return out if out.shape[0] == rows.numel() else out[rows.long()]
 
 
-def _report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def _report(every: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    alone = [row for row in every if row.get("kind") == "alone"]
+    rows = [row for row in every if row not in alone]
     header = "case dense torch probe best TFLOP/s /probe /torch setting"
     names = "case dense_ms torch_ms probe_ms best_ms tflop_s over_probe over_torch".split()
     lines = [[*(row.get(n) for n in names), spelled(row.get("best_setting"))] for row in rows]
@@ -142,11 +155,17 @@ def _report(rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         verdict("best over probe's best, least", s["over_probe_best_least"], 0.95),
         verdict("over gather, cuBLAS, scatter, least", s["over_torch_least"], 1.0),
     ]
+    if alone:
+        more, shares = rows_alone.report(alone)
+        text, s = [*text, "", *more], s | shares
     return "\n".join(text), s
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
     """Real sizes: the compiler looks at what divides them."""
+    if "counted" in task:
+        rows_alone.warm(task)
+        return
     probe = probes.load(folder, "gather_matmul")
     x, w = _operands(task["size"])
     rows = _kept_rows(task["size"], task["kept"])

@@ -28,7 +28,8 @@ FIELDS = {
     "listed": (1, 1),
     "blocks": (3, 0),
     "stream": (1, 1),
-    "prefetch": (5, 1),
+    "tail": (2, 32),
+    "prefetch": (3, 4),
     "grain": (4, 0),
     "shared": (1, 1),
 }
@@ -40,11 +41,10 @@ def pack(setting: Setting) -> int:
     for name, (bits, unit) in FIELDS.items():
         value = setting.get(name, 0)
         code = value // unit if unit else value.bit_length()
-        if code >= 1 << bits:
+        if code >= 1 << bits or (unit and value % unit):
             most = ((1 << bits) - 1) * unit if unit else 1 << ((1 << bits) - 2)
-            raise error(
-                "argument", where="setting", name=name, got=value, expected=f"at most {most}"
-            )
+            expected = f"at most {most}" + f", in steps of {unit}" * (unit > 1)
+            raise error("argument", where="setting", name=name, got=value, expected=expected)
         made |= code << at
         at += bits
     return made

@@ -5,7 +5,8 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
     rows of their own length      a work list (or padded lanes, when there is none)
     entries of such rows          parts of rows from a list, several entries of each at once
     inside of blocks              lanes
-    a dense product               tiles of bm x bn x bk, grid in groups; the sums of its last wave in pieces
+    a dense product               tiles of bm x bn x bk, grid in groups; the sums of its last wave in pieces,
+                                  or its last rows in a tile of `tail`
     last dense spatial loop       lanes of `width`; what is left: the grid
     variable reductions           serial; constant ones: lanes; dense ones: serial tiles of lanes
     several reductions            share a tile of LANES a warp: the innermost has its lanes first
@@ -91,7 +92,10 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
     group, pieces = setting.get("group", 8), setting.get("pieces", 1)
     if pieces > 1 and len(grids) == 2 and len(serial) == len(s.program.body) == 1:
         return s.then("share", *grids, *serial, setting.get("cores", CORES), pieces, group)
-    return s.then("swizzle", group) if len(grids) > 1 else s
+    s = s.then("swizzle", group) if len(grids) > 1 else s
+    few = setting.get("tail", 0)
+    cut = few and few < setting.get("bm", 64) and not isinstance(m.hi, Const)
+    return s.then("tail", f"{m.var.name}_i", few) if cut else s
 
 
 def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:

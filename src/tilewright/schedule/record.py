@@ -30,6 +30,7 @@ from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
 from tilewright.schedule.jam import jam
 from tilewright.schedule.share import share
+from tilewright.schedule.tail import tail
 from tilewright.schedule.trim import trim
 from tilewright.schedule.visit import visit
 from tilewright.support.errors import ScheduleError
@@ -42,7 +43,7 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "reorder": stage_one.reorder,
 }
 _LOOPS = (loop.split, loop.fuse, loop.unroll, jam, trim, loop.kind, loop.lane, loop.reorder)
-_GRID = (loop.order, loop.swizzle, loop.persistent, share, balance)
+_GRID = (loop.order, loop.swizzle, loop.persistent, share, tail, balance)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)

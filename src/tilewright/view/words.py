@@ -32,6 +32,7 @@ WORDS = {
     "bk": "{} of the reduction at once",
     "group": "{} row tiles share their column tiles",
     "pieces": "sums of the last wave in up to {} pieces",
+    "tail": "a last tile of up to {} rows is no higher",
     "cores": "waves of {} programs",
     "warps": "{} warps in a program",
     "stages": "loads {} iterations ahead",
