@@ -344,6 +344,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "rows-bf16-128x256x64-pieces": rows(BF16, 128, 256, 64, 8, pieces=8),
     "rows-bf16-64x64x64-pieces": rows(BF16, 64, 64, 64, 4, pieces=8),
     "rows-f32-64x64x32-pieces": rows(F32, 64, 64, 32, 4, pieces=8),
+    "rows-bf16-64x64x64-tiles-in-turn": rows(BF16, 64, 64, 64, 4, pieces=1),
     **{f"rows-bf16-128x256x64-tail-{n}": rows(BF16, 128, 256, 64, 8, tail=n) for n in (32, 64)},
     "rows-f32-64x64x32-tail": rows(F32, 64, 64, 32, 4, tail=32),
     "rows-backward-bf16": rows_backward(BF16),

@@ -165,7 +165,7 @@ def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> No
     index = tw.Index.from_mask(every, (1, None), ordered=True)
     plans = [
         tw.linear.list_plan(x, w, index, {**SHARED, "pieces": pieces})  # type: ignore[attr-defined]
-        for pieces in (2, 8)
+        for pieces in (1, 2, 8)
     ]
     want = x.double() @ w.double().t()
     for count in (0, 1, 33, 200, 3):
@@ -180,12 +180,15 @@ def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> No
             assert (got == -1.0).all()
 
 
+@pytest.mark.parametrize("stay", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_a_short_last_tile_is_no_higher_than_its_rows(dtype: torch.dtype, tiled: Place) -> None:
+def test_a_short_last_tile_is_no_higher_than_its_rows(
+    dtype: torch.dtype, stay: bool, tiled: Place
+) -> None:
     """Whole tiles alone, short and long last ones; as many rows as the device finds; nothing else is written."""
     x, w = (randn(n, 40, seed=n, device=tiled.device).to(dtype) for n in (200, 70))
     index = tw.Index.from_mask(torch.ones(200, dtype=torch.bool, device=tiled.device), (1, None))
-    setting = {**SHARED, "bm": 64, "tail": 32}
+    setting = {**SHARED, "bm": 64, "tail": 32} | ({"pieces": 1} if stay else {})
     plan = tw.linear.list_plan(x, w, index, setting)  # type: ignore[attr-defined]
     want = (x.double() @ w.double().t()).to(dtype)
     for count in (0, 1, 32, 33, 64, 96, 97, 200):
@@ -196,7 +199,9 @@ def test_a_short_last_tile_is_no_higher_than_its_rows(dtype: torch.dtype, tiled:
         close(plan.out[named], want[named])
         plan.out[named] = -1.0
         assert (plan.out == -1.0).all()
-    assert "a last tile of up to 32 rows is no higher" in tw.explain(plan)["schedule"].body
+    told = tw.explain(plan)["schedule"].body
+    assert "a last tile of up to 32 rows is no higher" in told
+    assert ("programs take tile after tile" in told) == stay
 
 
 def test_a_tail_of_rows_that_are_known_before_the_launch(tiled: Place) -> None:

@@ -90,6 +90,13 @@ TAKEN = [
     ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 4, 8, 1)", ALL - {"c"}),
     ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 100, 3, 8)", ALL - {"c"}),
     ("rows-min", "kind(r, grid); kind(o, grid); share(r, o, d, 6, 4, 2)", ALL - {"c"}),
+    ("rows-min", "kind(r, grid); kind(o, grid); share(r, o, d, 6, 1, 2)", ALL),
+    ("rows-linear", "kind(r, grid); kind(o, grid); share(r, o, d, 1000, 1, 1)", ALL),
+    (
+        "rows-wide",
+        f"{HALVES}; split(d, 2); kind(d_i, lane); share(r_o, o_o, d_o, 3, 1, 2); tail(r_i, 1)",
+        ALL,
+    ),
     (
         "rows-wide",
         f"{HALVES}; split(d, 2); kind(d_i, lane); share(r_o, o_o, d_o, 3, 3, 2)",

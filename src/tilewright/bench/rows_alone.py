@@ -1,7 +1,8 @@
 """Products of the rows that an index names, beside cuBLAS over a matrix of just these rows; part of the suite rows.
 
 How many there are is known on the device alone. Each tile is timed in turns with cuBLAS: as it is, with a lower last
-tile, with the sums of its last wave in pieces; and what the operator chooses when it expects so many rows.
+tile, with the sums of its last wave in pieces, by programs that take tile after tile; and what the operator chooses
+when it expects so many rows.
 
     measured(run, (4096, 4096, 4096, 2068))["share"]     # cuBLAS's time over that of the choice
 """
@@ -18,7 +19,7 @@ from tilewright.bench import check, subject, timing
 from tilewright.bench.suite import Run, Task, dtype_name, fastest, seeded, spelled
 from tilewright.bench.tables import Cell, least, ratio, table, verdict
 from tilewright.ops.index import Index
-from tilewright.ops.products import LARGE, MIDDLE, TIMED
+from tilewright.ops.products import DEEP, FEW, LARGE, MIDDLE, TIMED
 from tilewright.schedule.options import Setting
 
 Counted = tuple[int, int, int, int]
@@ -45,7 +46,8 @@ def settings() -> list[Setting]:
     """Tiles as the choice knows them, then what may suit an incomplete last wave."""
     plain = [tile for tile, *_ in TIMED[2]]
     lower = [{**tile, "tail": n} for tile in (MIDDLE, LARGE) for n in TAILS]
-    return [*plain, *lower, *({**tile, "pieces": PIECES} for tile in (MIDDLE, LARGE))]
+    pieces = [{**tile, "pieces": PIECES} for tile in (MIDDLE, LARGE)]
+    return [*plain, *lower, *pieces, *({**tile, "pieces": 1} for tile in (FEW, DEEP))]
 
 
 def tasks() -> list[Task]:

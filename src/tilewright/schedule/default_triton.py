@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from tilewright.analysis.cost import BYTES
 from tilewright.ir import flat
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.flat import Loop
@@ -49,6 +50,7 @@ LANES = 1024  # numbers that a reduction holds, over all lanes, for each warp: 3
 WHOLE, PART = 512, 128
 # Copies of a turn in a kernel, at most; of one that keeps several numbers of 64 bits
 COPIES, FEWEST = 64, 2
+SHARED, MOST_BESIDE = 227 << 10, 4  # bytes of a multiprocessor; programs that it has at once
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
@@ -89,13 +91,22 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
     s = _rest_to_grid(s, nest)
     grids = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     serial = [x.var.name for x in loops(s.program) if x.kind == "serial"]
-    group, pieces = setting.get("group", 8), setting.get("pieces", 1)
-    if pieces > 1 and len(grids) == 2 and len(serial) == len(s.program.body) == 1:
-        return s.then("share", *grids, *serial, setting.get("cores", CORES), pieces, group)
-    s = s.then("swizzle", group) if len(grids) > 1 else s
+    group, pieces = setting.get("group", 8), setting.get("pieces", 0)
+    if pieces and len(grids) == 2 and len(serial) == len(s.program.body) == 1:
+        programs = setting.get("cores", CORES) * (_beside(s, setting) if pieces == 1 else 1)
+        s = s.then("share", *grids, *serial, programs, pieces, group)
+    elif len(grids) > 1:
+        s = s.then("swizzle", group)
     few = setting.get("tail", 0)
-    cut = few and few < setting.get("bm", 64) and not isinstance(m.hi, Const)
+    cut = few < setting.get("bm", 64) and few and pieces < 2 and not isinstance(m.hi, Const)
     return s.then("tail", f"{m.var.name}_i", few) if cut else s
+
+
+def _beside(s: Scheduled, setting: Setting) -> int:
+    """How many programs a multiprocessor has at once, by what their operands take of its shared memory."""
+    wide = max((BYTES[b.dtype] for b in s.program.buffers if b.role == "in"), default=4)
+    held = (setting.get("bm", 64) + setting.get("bn", 64)) * setting.get("bk", 32) * wide
+    return max(1, min(MOST_BESIDE, SHARED // (held * setting.get("stages", 3))))
 
 
 def _inside(s: Scheduled, nest: Nest, side: Loop, size: int) -> Scheduled:

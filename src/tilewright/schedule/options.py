@@ -7,7 +7,7 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     width, outer                 feature tile; 1: feature tiles outermost in the grid
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
     pieces, cores                at most so many pieces of a sum in the last wave of a product's tiles over so many
-                                 multiprocessors
+                                 multiprocessors; 1: programs take tile after tile
     tail                         a last tile of so many rows, or of fewer, is no higher
     edges                        entries in a tile
     stream                       1: entries leave the caches early, so that x may stay

@@ -5,6 +5,8 @@ most of them idle from the start. Tiles of the last, incomplete wave are summed 
 for, and joined in order (`Publish`). How many tiles there are may be known on the device alone (rows that a list
 names): it is asked there, and no program is launched for it.
 
+With one piece nothing is cut: `programs` of them take tile after tile, as many as there are.
+
     share(p, "i_o", "n_o", "k_o", 132, 8, 8)
     grid i_o: where i_o * 64 < count[0]: grid n_o: init s; serial k_o: fold s; store s
  -> grid u in 0:(tiles // 132 + 1) * 132: which tile and piece of it, in groups of 8 rows of tiles;
@@ -59,6 +61,9 @@ def share(
     outer, inner, k = _match(p, what, rows, columns, sums)
     held = taken(p)
     v = {n: Var(fresh(p, n, held), "i32") for n in NAMES}
+    if pieces == 1:
+        whole = _one_after_the_other(outer, inner, v, programs, group)
+        return replace(edit(p, rows, lambda _: [whole]), order=(), swizzle=0)
     head, body = _tiles(outer, inner, v, programs, pieces)
     body = splice(body, lambda s: list(s.body) if s is inner else None)
     summed = find(replace(p, body=body), sums)
@@ -99,6 +104,23 @@ def _match(
     return outer, inner, k
 
 
+def _one_after_the_other(
+    outer: Loop, inner: Loop, v: dict[str, Var], programs: int, group: int
+) -> Loop:
+    """grid u in programs: serial turn: the tile u + turn * programs, as long as there is one"""
+    live, body = _live(outer)
+    body = splice(body, lambda s: list(s.body) if s is inner else None)
+    turns = (v["tiles"] - v["u"] + (programs - 1)) // programs
+    at = stmt.Let(v["t"], v["u"] + v["turn"] * programs)
+    loop = Loop(v["turn"], const(0), turns, "serial", (at, *_place(outer, inner, v, group), *body))
+    head = (
+        stmt.Let(v["live"], cast("i32", live)),
+        stmt.Let(v["tiles"], v["live"] * cast("i32", inner.hi)),
+    )
+    most = minimum(outer.hi * inner.hi, programs)
+    return Loop(v["u"], const(0), most, "grid", (*head, loop))
+
+
 def _tiles(
     outer: Loop, inner: Loop, v: dict[str, Var], programs: int, pieces: int
 ) -> tuple[Body, Body]:
@@ -137,8 +159,8 @@ def _place(outer: Loop, inner: Loop, v: dict[str, Var], group: int) -> Body:
     return (
         stmt.Let(v["first"], v["t"] // many * group),
         stmt.Let(v["at"], v["t"] % many),
-        stmt.Let(outer.var, cast(outer.var.dtype, v["first"] + v["at"] % high)),
-        stmt.Let(inner.var, cast(inner.var.dtype, v["at"] // high)),
+        stmt.Let(outer.var, v["first"] + v["at"] % high),
+        stmt.Let(inner.var, v["at"] // high),
     )
 
 

@@ -31,6 +31,8 @@ def tail(p: flat.Program, name: str, size: int) -> flat.Program:
         raise illegal(what, f"it is a {s.kind} loop", "name a lane from 0 to a number", ir=s)
     if int(s.hi.value) <= size:
         raise illegal(what, f"it has {s.hi.value} lanes, and no more are asked for", ir=s)
+    if any(isinstance(x, stmt.Append | stmt.Publish) for x in within(s.body)):
+        raise illegal(what, "its tiles share a list or pieces of sums", ir=s)
     if why := bound_lane(p, s.var):
         raise illegal(what, why, ir=s)
     whole, grids = _inside_grids(s, what)

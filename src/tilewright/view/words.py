@@ -40,6 +40,7 @@ WORDS = {
     "blocks": "{} blocks of a row at once",
     "stream": "entries leave the caches early",
 }
+ONE = {"pieces": "programs take tile after tile"}
 C_WORDS = {
     "width": "vector loops of up to {}",
     "prefetch": "gathers asked for {} KB ahead",
@@ -58,9 +59,9 @@ def schedule_words(kernel: Kernel) -> list[str]:
     """The setting, every loop of the schedule with its kind, then the steps that made them."""
     words = WORDS if kernel.backend == "triton" else {**WORDS, **C_WORDS}
     said = [
-        words.get(k, f"{k} {{}}").format(v)
+        ONE[k] if v == 1 and k in ONE else words.get(k, f"{k} {{}}").format(v)
         for k, v in sorted(kernel.setting.items(), key=lambda kv: _place(kv[0]))
-        if v and (v > 1 or "{}" not in words.get(k, "{}"))
+        if v and (v > 1 or k in ONE or "{}" not in words.get(k, "{}"))
     ]
     loops = loop_words(kernel.stages.get("scheduled", ""))
     steps = ["steps:", *(f"    {s}" for s in kernel.schedule)] if kernel.schedule else []
