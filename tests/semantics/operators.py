@@ -60,9 +60,11 @@ def spmm() -> None:
     for how in ("sum", "mean", "max", "min"):
         for heads in ((), (2,)):
             for batch in ((), (2,)):
-                x = randn(*batch, COLUMNS, *heads, 2)
-                back(tw.spmm(a, x, values=randn(a.nnz, *heads), reduce=how))
+                x, v = torch.randn(*batch, COLUMNS, *heads, 2), torch.randn(a.nnz, *heads)
+                tw.spmm(a, x, values=v, reduce=how)
+        back(tw.spmm(a, randn(2, COLUMNS, 2, 2), values=randn(a.nnz, 2), reduce=how))
         back(tw.spmv(a, randn(COLUMNS), values=randn(a.nnz), reduce=how))
+    back(tw.spmm(a, randn(COLUMNS, 2)))
 
 
 def sddmm() -> None:
@@ -171,8 +173,9 @@ def einsum() -> None:
 def index() -> None:
     x = thin(6, 6)
     x[2:4, :4], x[3, 5] = 0, 1.0
+    x[4:], x[5, 1] = 0, 1.0
     tw.Index.from_values(tall(4), (32, 1), grouped=True)
-    tw.Index.from_values(torch.cat([thin(64, 3), thin(2, 3)]), (None, 1))
+    tw.Index.from_values(torch.cat([thin(64, 3), torch.zeros(2, 3)]), (None, 1))
     for tile in ((1, 1), (2, 1), (2, 4), (1, None), (None, 1)):
         tw.Index.from_values(x, tile)
         tw.Index.from_values(x, tile, ordered=False)
