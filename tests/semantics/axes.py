@@ -39,7 +39,10 @@ class Case:
         scalars: dict[str, float],
     ) -> None:
         self.program, self.arrays, self.sizes, self.scalars = program, arrays, sizes, scalars
-        self.rules: Rules = rules_of(program)
+
+    @cached_property
+    def rules(self) -> Rules:
+        return rules_of(self.program)
 
     @cached_property
     def split(self) -> Case:

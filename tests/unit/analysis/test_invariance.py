@@ -319,6 +319,12 @@ def test_lists() -> None:
     assert (got["count"] == want["count"][order]).all()
 
 
+def test_what_counts_parts_of_parts_is_tied() -> None:
+    x = torch.rand(3, 6)
+    c = bound(entry_of(tiles(2, 3), {"x": x}).steps[0], [x], [])
+    assert not c.axis("b").invariant and "it counts parts of I" in c.axis("b").why
+
+
 DETECTORS = {
     "tiles": tiles(2, 3),
     "by-row": tiles(2, 3, True),
