@@ -31,11 +31,13 @@ from tile_sizes import MOST, largest  # noqa: E402
 
 from tilewright import driver  # noqa: E402
 from tilewright.ir import flat  # noqa: E402
+from tilewright.ops.registry import TEMPLATES  # noqa: E402
 from tilewright.schedule.options import WARPS  # noqa: E402
 from tilewright.schedule.record import apply, parse_steps, show_steps  # noqa: E402
 from tilewright.tune import store  # noqa: E402
 
 torch.set_num_threads(2)
+IMPORTED = tuple(TEMPLATES)  # before tests make programs of their own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,6 +106,12 @@ def seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def registered() -> tuple[str, ...]:
+    """The programs that operators bring with them."""
+    return IMPORTED
 
 
 @pytest.fixture

@@ -218,10 +218,17 @@ def _access(a: Load, written: bool) -> Iterator[_Use]:
             )
         else:
             yield _Use(ix, travel=Travel(t.name, d, written))
-        if isinstance(ix, Index) and ix.within is not None:
-            outer, count = ix.within
-            yield _Use(ix, f"it runs over parts of {count}, one for each {outer.name}")
-            yield _Use(outer, f"it counts parts of {ix.name}, {count} in each")
+        if isinstance(ix, Index):
+            yield from _tied(ix)
+
+
+def _tied(ix: Index) -> Iterator[_Use]:
+    """Parts, and what counts them; parts may be of parts."""
+    if ix.within is not None:
+        outer, count = ix.within
+        yield _Use(ix, f"it runs over parts of {count}, one for each {outer.name}")
+        yield _Use(outer, f"it counts parts of {ix.name}, {count} in each")
+        yield from _tied(outer)
 
 
 def _computed(e: Any, a: Load) -> Iterator[_Use]:
@@ -230,6 +237,7 @@ def _computed(e: Any, a: Load) -> Iterator[_Use]:
         yield from _access(e, False)
     elif isinstance(e, Index):
         yield _Use(e, f"{a} computes with it")
+        yield from _tied(e)
     else:
         for c in parts(e):
             yield from _computed(c, a)

@@ -6,29 +6,33 @@ The judge is the interpreter of stage I, on programs of users and on every opera
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from semantics.axes import (
+    Case,
+    bound,
+    check_any_order,
+    entry_of,
+    extent,
+    holding,
+    moved,
+    skipped,
+    without,
+)
 from semantics.programs import CASES
-from semantics.stages import arrays_of
 from semantics.structures import PATTERNS
 
 import tilewright as tw
-from tilewright.analysis.invariance import AxisRule, Rules, rules_of
-from tilewright.ir.coord import Index, Program
+from tilewright.analysis.invariance import rules_of
 from tilewright.ir.drive import rank
-from tilewright.ir.expr import Buffer, Load, Var
-from tilewright.ir.interp import run_coord
-from tilewright.ir.node import transform, walk
+from tilewright.ir.expr import Load
+from tilewright.ir.node import walk
 from tilewright.language.trace import append, axes, nth, part, trace
-from tilewright.ops.args import dense_arg, program_text
 from tilewright.ops.entry import Entry
-from tilewright.ops.registry import TEMPLATES, register
-from tilewright.ops.step import Step
 from tilewright.pit.detect import choices, lengths, tiles
 
 
@@ -144,83 +148,6 @@ USERS = {
 }
 
 
-class Case:
-    """A program of stage I with its data; `split`: operands that are read in two ways are two operands there."""
-
-    def __init__(
-        self,
-        program: Program,
-        arrays: dict[str, Any],
-        sizes: dict[str, int],
-        scalars: dict[str, float],
-    ) -> None:
-        self.program, self.arrays, self.sizes, self.scalars = program, arrays, sizes, scalars
-        self.rules: Rules = rules_of(program)
-
-    @cached_property
-    def split(self) -> Case:
-        return Case(*apart(self.program, dict(self.arrays), dict(self.sizes)), self.scalars)
-
-    def run(
-        self, arrays: dict[str, Any] | None = None, sizes: dict[str, int] | None = None
-    ) -> dict[str, np.ndarray]:
-        return run_coord(self.program, arrays or self.arrays, sizes or self.sizes, self.scalars)
-
-    def axis(self, name: str) -> AxisRule:
-        return self.rules.axis(name)
-
-
-def bound(
-    step: Step, tensors: list[torch.Tensor], ints: list[int], floats: list[float] | None = None
-) -> Case:
-    held = [*tensors, *step.derive(tensors, ints)] if step.missing else list(tensors)
-    arrays = arrays_of(step, held)
-    sizes = dict(zip(step.size_names, step.sizes(held, ints), strict=True))
-    for r in step.bound.rules:
-        if not r.stride:
-            sizes.setdefault(r.size, arrays[r.array].shape[r.dim] + r.offset)
-    scalars = {v.name: f for v, f in zip(step.traced.scalars, floats or [], strict=True)}
-    return Case(step.bound.program, arrays, sizes, scalars)
-
-
-def apart(
-    p: Program, arrays: dict[str, Any], sizes: dict[str, int]
-) -> tuple[Program, dict[str, Any], dict[str, int]]:
-    """An axis is compacted access by access: operands that are read in two ways become two operands."""
-    seen: dict[str, list[Load]] = {}
-    table: dict[Load, Load] = {}
-    for a in walk(p.body):
-        if not isinstance(a, Load) or a.buffer.sparse or a in seen.setdefault(a.buffer.name, []):
-            continue
-        seen[a.buffer.name].append(a)
-        if len(seen[a.buffer.name]) > 1 and a.buffer.role == "in":
-            name = f"{a.buffer.name}_{len(seen[a.buffer.name])}"
-            plain = [isinstance(ix, Index) for ix in a.indices]
-            named = [Var(f"n_{ix.name}") for ix in a.indices if isinstance(ix, Index)]
-            shape = tuple(named) if all(plain) else a.buffer.shape
-            t = replace(a.buffer, name=name, shape=shape, values=Buffer(name, "f32", shape))
-            table[a] = Load(t, a.indices)
-            arrays[name] = arrays[a.buffer.name].copy()
-            sizes |= {
-                v.name: n for v, n in zip(named, arrays[name].shape, strict=False) if all(plain)
-            }
-    body = transform(p.body, lambda n: table.get(n) if isinstance(n, Load) else None)
-    return (
-        replace(p, tensors=(*p.tensors, *(a.buffer for a in table.values())), body=body),
-        arrays,
-        sizes,
-    )
-
-
-def entry_of(fn: Any, given: dict[str, torch.Tensor]) -> Entry:
-    traced = fn if not callable(fn) else trace(fn)
-    known = TEMPLATES.get(traced.name)
-    if known is None or known.traced is not traced:  # an operator's has a gradient of its own
-        register(traced)
-    args = tuple(dense_arg(n, t) for n, t in given.items())
-    return Entry(program_text(traced.name, args), "c")
-
-
 @cache
 def user(name: str) -> Case:
     if name == "rows":
@@ -254,43 +181,9 @@ SKIPS = [
 ]
 
 
-def moved(rule: AxisRule, c: Case, order: np.ndarray) -> dict[str, np.ndarray]:
-    """The inputs with an axis in another order."""
-    made = dict(c.arrays)
-    for t in rule.travels:
-        if not t.written:
-            made[t.tensor] = made[t.tensor].take(order, axis=axis_of(c, t.tensor, t.dim))
-    return made
-
-
-def axis_of(c: Case, tensor: str, dim: int) -> int:
-    """The dimension of the array: those of a sparse tensor's values end like its shape."""
-    t = next(t for t in c.program.tensors if t.name == tensor)
-    return dim - len(t.shape)
-
-
-def extent(rule: AxisRule, c: Case) -> int:
-    t = rule.travels[-1]
-    if not t.written:
-        return int(c.arrays[t.tensor].shape[axis_of(c, t.tensor, t.dim)])
-    return int(c.run()[t.tensor].shape[t.dim])
-
-
 @pytest.mark.parametrize(("name", "axis"), INVARIANT)
 def test_any_order_gives_the_same(name: str, axis: str) -> None:
     check_any_order(case(name).split, axis)
-
-
-def check_any_order(c: Case, axis: str) -> None:
-    rule = c.axis(axis)
-    order = np.random.default_rng(1).permutation(extent(rule, c))
-    want, got = c.run(), c.run(moved(rule, c, order))
-    for t in c.program.outputs:
-        written = [v for v in rule.travels if v.written and v.tensor == t.name]
-        expected = want[t.name]
-        for v in written:
-            expected = expected.take(order, axis=axis_of(c, t.name, v.dim))
-        np.testing.assert_allclose(got[t.name], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "axis", "operand"), SKIPS)
@@ -300,27 +193,16 @@ def test_what_is_skipped_is_not_missed(name: str, axis: str, operand: str) -> No
     rule = c.axis(axis)
     skip = rule.skip(operand)
     assert skip is not None
-    n = extent(rule, c)
-    gone = np.arange(n) % 2 == 0
-    arrays = {k: v.copy() for k, v in c.arrays.items()}
-    for t in rule.travels:
-        if t.tensor == operand:
-            at = np.moveaxis(arrays[operand], axis_of(c, operand, t.dim), 0)
-            at[gone] = skip.value
+    gone = np.arange(extent(rule, c)) % 2 == 0
+    arrays = holding(rule, c, operand, gone, skip.value)
     got = c.run(arrays)
     if rule.kind == "reduction":
-        less = dict(arrays)
-        for t in rule.travels:
-            less[t.tensor] = arrays[t.tensor].compress(~gone, axis=axis_of(c, t.tensor, t.dim))
-        sizes = {**c.sizes, f"n_{axis}": int((~gone).sum())}
-        want = c.run(less, sizes)
+        want = without(rule, c, arrays, gone)
         for t in c.program.outputs:
             np.testing.assert_allclose(got[t.name], want[t.name], rtol=1e-5, atol=1e-6)
         return
-    written = [t for t in rule.travels if t.written]
-    for t in written:
-        at = np.moveaxis(got[t.tensor], axis_of(c, t.tensor, t.dim), 0)
-        np.testing.assert_allclose(at[gone], np.full_like(at[gone], skip.leaves), atol=1e-6)
+    for at in skipped(rule, c, got, gone):
+        np.testing.assert_allclose(at, np.full_like(at, skip.leaves), atol=1e-6)
 
 
 REFUSED = {
@@ -435,6 +317,12 @@ def test_lists() -> None:
     order = np.array([2, 0, 1])
     got, want = c.run(moved(c.axis("b"), c, order)), c.run()
     assert (got["count"] == want["count"][order]).all()
+
+
+def test_what_counts_parts_of_parts_is_tied() -> None:
+    x = torch.rand(3, 6)
+    c = bound(entry_of(tiles(2, 3), {"x": x}).steps[0], [x], [])
+    assert not c.axis("b").invariant and "it counts parts of I" in c.axis("b").why
 
 
 DETECTORS = {

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from unit.analysis.test_invariance import Case, bound, check_any_order, entry_of
+from semantics.axes import Case, bound, check_any_order, entry_of
 
 import tilewright as tw
 from tilewright.ops.grouped_matmul import grouped_product, tiles_of

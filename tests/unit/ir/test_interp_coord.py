@@ -139,6 +139,15 @@ def test_stored_counts_entries_whatever_their_values() -> None:
     assert got["y"].tolist() == [2, 0, 3, 1, 11]
 
 
+def test_all_of_a_dense_operand_is_stored() -> None:
+    """Gradients ask so where they do not know the formats."""
+    x, y = dense("x", "ij"), dense("y", "i", "out")
+    value = reduce("sum", "j", Stored(at(x, "ij")))
+    p = Program("width", (x, y), (), (Assign((at(y, "i"),), (value,)),))
+    got = run_coord(p, {"x": np.zeros((2, 3), np.float32)}, {"n_i": 2, "n_j": 3})
+    assert got["y"].tolist() == [3, 3]
+
+
 def test_padding_is_not_an_entry() -> None:
     """ELL: two entries a row, -1 where there are fewer."""
     i = Axis("i", "dense", "fixed", size("i"))

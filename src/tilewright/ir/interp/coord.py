@@ -237,7 +237,8 @@ class _Run(Maker):
         if isinstance(e, Nth):
             return lambda env: self.nth(e, env)
         if isinstance(e, Stored):
-            return lambda env: NUMPY[e.dtype](bool(self.found(_bare(e.access), env)))
+            a = _bare(e.access)
+            return lambda env: NUMPY[e.dtype](not a.buffer.sparse or bool(self.found(a, env)))
         return super().special(e)
 
     def nth(self, e: Nth, env: Env) -> Value:
