@@ -8,7 +8,7 @@ import pytest
 import torch
 from ops.places import INTERPRETER
 
-from tilewright.bench import ahead, command, machine, main, rows_alone, timing
+from tilewright.bench import ahead, alone, command, machine, main, timing
 from tilewright.bench.suite import Measured, Options, Run, Task
 from tilewright.ops.backend import backend
 from tilewright.support.errors import FormatError
@@ -63,21 +63,23 @@ def test_what_is_not_compiled_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @INTERPRETER
-def test_rows_that_an_index_names_are_held_against_the_vendor(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("case", [alone.Case(300, 40, 32, 150), alone.Case(64, 40, 96, zeros=0.9)])
+def test_what_an_index_names_is_held_against_the_vendor(
+    case: alone.Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tiles are right, with a lower last tile and with sums in pieces, too."""
-    monkeypatch.setattr(rows_alone, "DEVICE", "cpu")
+    monkeypatch.setattr(alone, "DEVICE", "cpu")
     monkeypatch.setattr(
-        rows_alone, "DTYPE", torch.float16
+        alone, "DTYPE", torch.float16
     )  # the interpreter multiplies the bits of bf16
+    monkeypatch.setattr(alone, "COLUMNS", (64,))
     clock = lambda fns: [float(2 + n) for n, fn in enumerate(fns) if fn() is not False]
     monkeypatch.setattr(timing, "graphs_ms", clock)
     with backend("triton"):
-        row = rows_alone.measured(Run("rows", Options()), (300, 40, 32, 150))
-    tried = rows_alone.settings()
+        row = alone.measured(Run("rows", Options()), case)
+    tried = alone.settings(case)
     assert row["ok"] and [s["setting"] for s in row["settings"]] == tried
-    assert (row["kept_ms"], row["best_ms"], row["ms"]) == (2.0, 3.0, 3.0 + len(tried))
-    assert len({str(s) for s in tried}) == len(tried) and any("tail" in s for s in tried)
-    text, shares = rows_alone.report([row])
+    assert (row["vendor_ms"], row["best_ms"], row["ms"]) == (2.0, 3.0, 3.0 + len(tried))
+    assert len({str(s) for s in tried}) == len(tried)
+    text, shares = alone.report([row, row | {"kind": "rows alone"}])
     assert shares["alone_best_share"] == pytest.approx(2 / 3) and "MISS" in text[-1]

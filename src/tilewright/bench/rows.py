@@ -1,6 +1,6 @@
 """A linear layer over some of its rows, out[r] = x[r] w^T for the rows r kept, beside cuBLAS.
 
-Rows are given by their numbers here; those that an index names are in bench/rows_alone.py.
+Rows are given by their numbers here; those that an index names are in bench/alone.py.
 
 w: [out features, in features]. Peers: gather, cuBLAS and scatter in torch; dense cuBLAS over all rows;
 the probe, with the gather in the load and the scatter in the store.
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, probes, rows_alone, subject, timing
+from tilewright.bench import alone, check, probes, subject, timing
 from tilewright.bench.beside import beside
 from tilewright.bench.suite import Measured, Run, fastest, seeded, spelled
 from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
@@ -35,10 +35,10 @@ def measure(run: Run) -> Measured:
         return run.finish("the rows suite needs --device cuda", {})
     settings = _settings(run)
     size = QUICK_SIZE if run.options.quick else SIZE
-    counted = () if run.options.quick else rows_alone.COUNTED
+    named = () if run.options.quick else alone.CASES
     yield [
         *({"size": size, "kept": k, "setting": s} for s in settings for k in (KEPT[0], KEPT[-1])),
-        *(rows_alone.tasks() if counted else ()),
+        *(alone.tasks() if named else ()),
     ]
     probe = probes.load(run.options.probes, "gather_matmul")
     x, w = _operands(size)
@@ -47,13 +47,13 @@ def measure(run: Run) -> Measured:
         with run.part(f"{kept:.0%}"):
             run.add(_case(run, x, w, kept, settings, probe, dense_ms))
             run.say(f"{run.rows[-1]['case']}: {cell(run.rows[-1].get('best_ms'))} ms")
-    for case in counted:
+    for case in named:
         if run.late:
             break
-        with run.part(f"{case}"):
-            run.add(rows_alone.measured(run, case))
+        with run.part(case.name):
+            run.add(alone.measured(run, case))
             row = run.rows[-1]
-            run.say(f"{row['case']}: {cell(row['ms'])} ms, cuBLAS {cell(row['kept_ms'])} ms")
+            run.say(f"{row['case']}: {cell(row['ms'])} ms, cuBLAS {cell(row['vendor_ms'])} ms")
     return run.finish(*_report(run.rows))
 
 
@@ -135,8 +135,8 @@ def _kept(out: Tensor, rows: Tensor) -> Tensor:
 
 
 def _report(every: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    alone = [row for row in every if row.get("kind") == "alone"]
-    rows = [row for row in every if row not in alone]
+    named = [row for row in every if row.get("kind")]
+    rows = [row for row in every if row not in named]
     header = "case dense torch probe best TFLOP/s /probe /torch setting"
     names = "case dense_ms torch_ms probe_ms best_ms tflop_s over_probe over_torch".split()
     lines = [[*(row.get(n) for n in names), spelled(row.get("best_setting"))] for row in rows]
@@ -155,16 +155,16 @@ def _report(every: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         verdict("best over probe's best, least", s["over_probe_best_least"], 0.95),
         verdict("over gather, cuBLAS, scatter, least", s["over_torch_least"], 1.0),
     ]
-    if alone:
-        more, shares = rows_alone.report(alone)
+    if named:
+        more, shares = alone.report(named)
         text, s = [*text, "", *more], s | shares
     return "\n".join(text), s
 
 
 def warm(task: dict[str, Any], folder: Path | None) -> None:
     """Real sizes: the compiler looks at what divides them."""
-    if "counted" in task:
-        rows_alone.warm(task)
+    if "alone" in task:
+        alone.warm(task)
         return
     probe = probes.load(folder, "gather_matmul")
     x, w = _operands(task["size"])
