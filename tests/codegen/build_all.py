@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import triton
+from triton.backends.nvidia.compiler import get_ptxas
 
 import tilewright as tw
 from tilewright import driver
@@ -28,7 +29,7 @@ from tilewright.ops.families import FAMILIES
 from tilewright.runtime import build_triton
 
 BIN = Path(triton.__file__).parent / "backends/nvidia/bin"
-CUOBJDUMP, PTXAS = BIN / "cuobjdump", BIN / "ptxas"
+CUOBJDUMP, PTXAS = BIN / "cuobjdump", get_ptxas(90).path
 FORMATS = ("dcsr", "dbsr.4.4", "ell", "padded.4", "srbcrs.4.2", "dia", "bitmap")
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
