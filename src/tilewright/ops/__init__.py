@@ -79,8 +79,7 @@ def _add(a: SparseTensor, b: Any) -> SparseTensor:
 
 @public
 def _subtract(a: SparseTensor, b: Any) -> SparseTensor:
-    b = _sparse(b, "A - B")
-    return add(a, _negative(b) if isinstance(b, SparseTensor) else b, "A - B")
+    return add(a, _sparse(b, "A - B"), -1)
 
 
 def _negative(a: SparseTensor) -> SparseTensor:

@@ -1,6 +1,6 @@
 """Sums and products of sparse matrices: A + B on the union of their places, A * B on A's, A @ B on the product's.
 
-The first two are programs over the structure of the result; the operands are looked up there, and absent means 0.
+A + B adds what each of them has at its places. A * B is a program over the structure of A, which looks B up.
 A @ B sums up, for each of its places, the terms that were found with it: rows of a matrix times a's values.
 """
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tilewright.formats.convert import ones
 from tilewright.formats.distinct import distinct
-from tilewright.formats.meet import union
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.language import functions as fn
@@ -22,12 +21,8 @@ from tilewright.ops.call import call
 from tilewright.ops.meeting import terms
 from tilewright.ops.registry import register
 from tilewright.ops.sparse import as_rows, rows_first, stored_rank, without_duplicates
+from tilewright.ops.union import union
 from tilewright.support.errors import error, said
-
-
-def sparse_add(u: Param, a: Param, b: Param, e: Param) -> None:
-    i, j = axes("i j")
-    e[i, j] = u[i, j] * (a[i, j] + b[i, j])
 
 
 def sparse_multiply(a: Param, b: Param, e: Param) -> None:
@@ -40,16 +35,19 @@ def sparse_terms(s: Param, a: Param, e: Param) -> None:
     e[o] = fn.sum(p, s[o, p] * a[p])
 
 
-for _program in (sparse_add, sparse_multiply, sparse_terms):
+for _program in (sparse_multiply, sparse_terms):
     register(trace(_program))
 
 
-def add(a: Any, b: Any, where: str = "A + B") -> SparseTensor:
-    """a + b, on the places that either has."""
-    a, b = map(without_duplicates, _matrices(where, a, b))
-    places = _ones(union(a.structure, b.structure), a, b)
-    made: SparseTensor = call("sparse_add", {"u": places, "a": a, "b": b}, [])
-    return made
+def add(a: Any, b: Any, times: int = 1) -> SparseTensor:
+    """a + times * b, on the places that either has."""
+    a, b = map(without_duplicates, _matrices("A + B" if times > 0 else "A - B", a, b))
+    places, of_a, of_b = union(a.structure, b.structure)
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    summed = torch.zeros(places.nnz, dtype=dtype, device=places.device)
+    summed = summed.scatter(0, of_a, a.explicit_values().to(dtype))
+    more = b.explicit_values().to(dtype)
+    return SparseTensor(places, summed.scatter_add(0, of_b, more if times > 0 else -more))
 
 
 def multiply(a: Any, b: Any) -> SparseTensor:
