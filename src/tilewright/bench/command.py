@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from tilewright.bench import attention, bsr, dynamic, formats, pruned, regret, rows, sddmm, spmm
+from tilewright.bench.machine import writable
 from tilewright.bench.suite import DTYPES, KINDS, Options, Run, count, counts
 from tilewright.support.errors import error
 
@@ -25,6 +26,7 @@ SUITES = {
     "pruned": pruned.measure,
     "dynamic": dynamic.measure,
 }
+GPU_SUITES = ("attention", "rows")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,6 +76,9 @@ def _among(given: str | None, known: tuple[str, ...], name: str) -> tuple[str, .
 
 def options(args: argparse.Namespace) -> Options:
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cpu" and args.suite in GPU_SUITES:
+        expected = f"cuda: the {args.suite} suite measures GPUs"
+        raise error("argument", where="bench", name="--device", got=device, expected=expected)
     if device == "cuda" and not torch.cuda.is_available():
         raise error(
             "argument", where="bench", name="--device", got="cuda", expected="cpu: there is no GPU"
@@ -82,7 +87,7 @@ def options(args: argparse.Namespace) -> Options:
         device=device,
         data=_folder(args.data, "--data"),
         probes=_folder(args.probes, "--probes"),
-        json=args.json,
+        json=None if args.json is None else writable(args.json),
         quick=args.quick,
         settings=args.settings,
         graphs=tuple(args.graphs.split(",")) if args.graphs else (),

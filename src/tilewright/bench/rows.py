@@ -28,8 +28,6 @@ TILES = (
 
 
 def measure(run: Run) -> int:
-    if run.options.device != "cuda":
-        return run.finish("the rows suite needs --device cuda", {})
     settings = _settings(run)
     size = QUICK_SIZE if run.options.quick else SIZE
     warming = run.warm(
