@@ -116,6 +116,13 @@ def test_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch" in told and "TILEWRIGHT_CACHE" in told
 
 
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"tilewright {tw.__version__}\n"
+
+
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["demo", "--tiny", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out

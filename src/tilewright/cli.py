@@ -7,6 +7,7 @@ tilewright profile               what tiles take on this machine, for choices of
 tilewright env                   versions, back ends, cache folder, knobs
 tilewright code NAME             every stage of an operator on a small example
 tilewright resume FILE           the stages that follow the one in a file, which may be edited
+tilewright --version
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from tilewright import bench, driver
 from tilewright.bench import profile, tuning
 from tilewright.schedule.record import parse_steps
 from tilewright.support.errors import TilewrightError, error
+from tilewright.support.version import VERSION
 from tilewright.view import demo, environment, samples, stages
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="tilewright", description="A sparse compiler for PyTorch.")
+    made.add_argument("--version", action="version", version=f"tilewright {VERSION}")
     commands = made.add_subparsers(dest="command", required=True)
     shown = commands.add_parser(
         "demo", help="one operator from notation to code, checked and timed"

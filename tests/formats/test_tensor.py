@@ -241,6 +241,36 @@ def test_picture_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no rows" in capsys.readouterr().out
 
 
+HUGE = 10**12
+
+
+@pytest.mark.parametrize("format", ["coo", "dcsr", "csf.2", "dbsr.4.4", "csc", "csr"])
+def test_pictures_of_huge_matrices(format: str) -> None:
+    """Neither time nor memory for rows and columns that hold nothing."""
+    shape = {"csr": (3, HUGE), "csc": (HUGE, 3)}.get(format, (HUGE, HUGE))
+    at = torch.tensor([0, 5, HUGE // 2, HUGE - 1])
+    rows, cols = (at % n if n == 3 else at for n in shape)
+    a = SparseTensor.from_coo(rows, cols, torch.ones(4), shape).to_format(format)
+    told = str(a).splitlines()
+    assert told[1][1] in "·█" and told[-4:] and "longest row" in str(a)
+    if format == "coo":
+        assert told[9][21] == told[16][40] == "·"
+        assert f"{HUGE - 4} of {HUGE} rows empty, longest row 1" in str(a)
+
+
+def test_a_picture_of_the_largest_shape() -> None:
+    most = 2**63 - 1
+    at = torch.tensor([0, most - 1])
+    told = str(SparseTensor.from_coo(at, at, None, (most, most))).splitlines()
+    assert told[1][1] == told[16][40] == "·"
+
+
+def test_diagonals_of_a_huge_matrix_are_refused() -> None:
+    at = torch.tensor([0, HUGE - 1])
+    with pytest.raises(FormatError, match="would store"):
+        SparseTensor.from_coo(at, at, None, (HUGE, HUGE)).to_format("dia")
+
+
 def test_nothing_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -96,6 +96,30 @@ def test_scale(scale: float, where: Place) -> None:
     close(tw.attention(q, k, v, mask=mask, scale=scale), wanted(q, k, v, dense, scale))
 
 
+def test_a_scale_that_is_learned(where: Place) -> None:
+    q, k, v, mask, dense = setup(where, q=(2,), kv=(2,))
+    scale = torch.tensor(0.25, device=where.device, requires_grad=True)
+    got, want = (
+        f(scale)
+        for f in (
+            lambda c: tw.attention(q, k, v, mask=mask, scale=c),
+            lambda c: wanted(q * c, k, v, dense, 1.0),
+        )
+    )
+    close(got, want)
+    close(*(torch.autograd.grad(y.sum(), scale)[0] for y in (got, want)))
+
+
+@pytest.mark.parametrize(
+    "scale", ["0.5", torch.ones(2), torch.ones((), device="meta")], ids=["text", "two", "meta"]
+)
+def test_scales_that_are_no_number(scale: str | torch.Tensor) -> None:
+    q = torch.ones(2, 16, 16)
+    mask = tw.block_mask(torch.ones(2, 2, dtype=torch.bool), block=8)
+    with pytest.raises(tw.TilewrightError, match="scale"):
+        tw.attention(q, q, q, mask=mask, scale=scale)  # type: ignore[arg-type]
+
+
 def test_large_scores_do_not_overflow(where: Place) -> None:
     q, k, v, mask, dense = setup(where, q=(2,), kv=(2,))
     close(tw.attention(q * 100, k, v, mask=mask), wanted(q * 100, k, v, dense), torch.float16)

@@ -74,11 +74,13 @@ def test_dtype(name: str, where: Place) -> None:
     assert same(Index.from_values(x.to(where.device), (4, 8)), wanted(x, (4, 8))) is None
 
 
+@pytest.mark.parametrize("tensor", [None, torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["float64", "float32", "bfloat16"])
-def test_threshold(name: str, where: Place) -> None:
+def test_threshold(name: str, tensor: torch.dtype | None, where: Place) -> None:
     x = values(dtype=getattr(torch, name))
+    t = 0.5 if tensor is None else torch.tensor(0.5, dtype=tensor, device=where.device)
     for ordered in (True, False):
-        made = Index.from_values(x.to(where.device), (8, 1), threshold=0.5, ordered=ordered)
+        made = Index.from_values(x.to(where.device), (8, 1), threshold=t, ordered=ordered)
         assert same(made, wanted(x, (8, 1), 0.5)) is None
     assert len(made.compact()) < len(Index.from_values(x, (8, 1)).compact())
 
@@ -97,6 +99,16 @@ def test_nothing_to_look_at(shape: tuple[int, int], where: Place) -> None:
         for ordered in (True, False):
             made = Index.from_values(x, tile, ordered=ordered)  # type: ignore[arg-type]
             assert same(made, wanted(x.cpu(), tile)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tile", [(1, None), (None, 2), (1, 1), (4, 8)], ids=str)
+def test_a_threshold_where_it_lies(tile: Any, where: Place) -> None:
+    """It may come from a computation, and wants no gradient; NaN is above all of them."""
+    x = values().to(where.device)
+    t = x.nan_to_num().abs().mean().requires_grad_() * 2
+    for grouped in (False, True)[: 1 if None in tile else 2]:
+        made = Index.from_values(x, tile, threshold=t, grouped=grouped)
+        assert same(made, wanted(x.cpu(), tile, t.item())) is None
 
 
 @pytest.mark.parametrize("tile", [(1, 1), (1, None), (2, 3), (None, 2)], ids=str)
@@ -224,9 +236,17 @@ REFUSED = {
     "experts": (lambda: Index.from_choices(torch.ones(3, 3).int(), -1), "0 or more"),
     "half": (lambda: Index.from_lengths(torch.ones(3).int(), 2.5), "a whole number"),  # type: ignore[arg-type]
     "none": (lambda: Index.from_choices(torch.ones(3, 3).int(), None), "a whole number"),  # type: ignore[arg-type]
-    "tensor": (
-        lambda: Index.from_values(torch.ones(3, 3), threshold=torch.tensor(0.5)),  # type: ignore[arg-type]
-        "a number of Python",
+    "threshold": (
+        lambda: Index.from_values(torch.ones(3, 3), threshold="0.5"),  # type: ignore[arg-type]
+        "a number, or a tensor without dimensions",
+    ),
+    "thresholds": (
+        lambda: Index.from_values(torch.ones(3, 3), threshold=torch.ones(3)),
+        "0 dimensions",
+    ),
+    "elsewhere": (
+        lambda: Index.from_values(torch.ones(3, 3), threshold=torch.ones((), device="meta")),
+        "threshold lives on meta",
     ),
     "longest": (lambda: Index.from_lengths(torch.ones(3).int(), -1), "0 or more"),
     "list": (lambda: Index.from_values([[1.0]]), "a dense (strided) tensor"),  # type: ignore[arg-type]

@@ -51,6 +51,12 @@ def both(a: Any, b: Any, x: Any, y: Any) -> None:
 
 
 @tw.program
+def degrees(a: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j])
+
+
+@tw.program
 def never_called(a: Any, x: Any, y: Any) -> None:
     i, j, f = tw.axes("i j f")
     y[i, f] = tw.sum(j, a[i, j] * tw.tanh(x[j, f]))
@@ -376,6 +382,12 @@ def test_entries_out_of_order_in_a_union(fast: Place) -> None:
     x = randn(6, 3, device=fast.device)
     made = compiled(lambda A, B, x: both(A, B, x))(A, A.to_format("dcsr"), x)
     close(made, 2 * A.to_dense() @ x)
+
+
+def test_a_matrix_of_ones_alone(fast: Place) -> None:
+    """No argument has values, from which the result could take what it needs."""
+    A = sparse(20, 30, 0, fast.device).with_values(None)
+    close(compiled(lambda A: degrees(A))(A), degrees(A))
 
 
 def test_decomposed_in_a_program(fast: Place) -> None:

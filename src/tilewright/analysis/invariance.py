@@ -25,6 +25,7 @@ from tilewright.ir.coord import (
     Assign,
     Index,
     Nth,
+    Place,
     Program,
     Reduce,
     Stmt,
@@ -198,7 +199,7 @@ def _in(e: Any, around: Any, written: bool) -> Iterator[_Use]:
                 yield _Use(ix, f"{e} uses its number")
         case Load():
             yield from _access(e, written)
-        case Stored(access):
+        case Stored(access) | Place(access):
             yield from _in(access, access, written)
         case Node() if not is_named(e) and not isinstance(e, Monoid):
             inner = e if isinstance(e, Bin | Reduce) else around

@@ -31,9 +31,6 @@ TOLERANCE = 1e-2  # the weights are rounded to bf16 before the second product
 
 
 def measure(run: Run) -> Measured:
-    if run.options.device != "cuda":
-        yield []
-        return run.finish("the attention suite needs --device cuda", {})
     torch.backends.cuda.matmul.allow_tf32 = False
     tokens = QUICK_TOKENS if run.options.quick else TOKENS
     yield [{"d": d, "setting": s} for d in DIMS for s in _settings(run, d)]

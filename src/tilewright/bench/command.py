@@ -15,6 +15,7 @@ import torch
 
 from tilewright.bench import attention, bsr, dynamic, formats, pruned, regret, rows, sddmm, spmm
 from tilewright.bench.ahead import compiled
+from tilewright.bench.machine import writable
 from tilewright.bench.suite import DTYPES, KINDS, LIMIT_S, Measured, Options, Run, count, counts
 from tilewright.support.errors import error
 
@@ -29,6 +30,7 @@ SUITES = {
     "pruned": pruned.measure,
     "dynamic": dynamic.measure,
 }
+GPU_SUITES = ("attention", "rows")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,6 +84,10 @@ def _among(given: str | None, known: tuple[str, ...], name: str) -> tuple[str, .
 
 def options(args: argparse.Namespace) -> Options:
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    alone = [name for name in args.suites if name in GPU_SUITES]
+    if device == "cpu" and alone:
+        expected = f"cuda: the {alone[0]} suite measures GPUs"
+        raise error("argument", where="bench", name="--device", got=device, expected=expected)
     if device == "cuda" and not torch.cuda.is_available():
         raise error(
             "argument", where="bench", name="--device", got="cuda", expected="cpu: there is no GPU"
@@ -119,13 +125,17 @@ def main(argv: list[str]) -> int:
 def _runs(args: argparse.Namespace) -> list[Run]:
     asked, began = options(args), time.monotonic()
     names = list(dict.fromkeys(args.suites))
-    if len(names) == 1:
-        return [Run(names[0], replace(asked, json=args.json), began=began)]
-    if args.json is not None and args.json.suffix:
+    return [Run(n, replace(asked, json=_file(args.json, n, names)), began=began) for n in names]
+
+
+def _file(given: Path | None, suite: str, names: list[str]) -> Path | None:
+    """Where the figures of a suite go: to the file, or to one in the folder."""
+    if given is None:
+        return None
+    if len(names) > 1 and (given.suffix or given.is_file()):
         expected = "a folder, of several suites"
-        raise error("argument", where="bench", name="--json", got=args.json, expected=expected)
-    paths = {n: args.json and args.json / f"{n}.json" for n in names}
-    return [Run(n, replace(asked, json=paths[n]), began=began) for n in names]
+        raise error("argument", where="bench", name="--json", got=given, expected=expected)
+    return writable(given / f"{suite}.json" if len(names) > 1 else given)
 
 
 def measured(runs: list[Run]) -> int:

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from tilewright.support.errors import error
+
 
 @cache
 def describe(device: str) -> dict[str, Any]:
@@ -113,10 +115,17 @@ def result(
     return {"suite": suite, "machine": machine, "date": date, "rows": rows, "summary": summary}
 
 
+def writable(path: Path) -> Path:
+    """A file that is to be written, once its folder is there: told before minutes of measuring, not after."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise error("argument", where="bench", name="--json", got=path, expected="a file to write")
+    return path
+
+
 def write(path: Path, content: dict[str, Any]) -> None:
     """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    handle, name = tempfile.mkstemp(dir=writable(path).parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w") as file:
             json.dump(content, file, indent=1, default=str)

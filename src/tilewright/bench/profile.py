@@ -102,6 +102,7 @@ def main(argv: Sequence[str]) -> int:
 def profile(args: argparse.Namespace) -> int:
     kind = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     run = Run("profile", Options(device=kind))
+    path = None if args.json is None else machine.writable(args.json)
     rows = None if args.results is None else _results(args.results)
     made, by = _tiles(args.tiles) if args.tiles is not None else (_measured(run, kind), versions())
     said = []
@@ -112,7 +113,7 @@ def profile(args: argparse.Namespace) -> int:
             scales = fit(rows, known.__getitem__)
             said = [regret_table(regret(rows, known.__getitem__))]
         made = [replace(c, scale=_scale(c, scales)) for c in made]
-    path = tiles.write(args.json or tiles.path_of(made[0].device), made, by)
+    path = tiles.write(path or tiles.path_of(made[0].device), made, by)
     tiles.forget()
     print("\n\n".join([*map(told, made), *said, str(path)]))
     return 1 if run.failures else 0

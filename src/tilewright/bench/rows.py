@@ -30,9 +30,6 @@ TILES = (
 
 
 def measure(run: Run) -> Measured:
-    if run.options.device != "cuda":
-        yield []
-        return run.finish("the rows suite needs --device cuda", {})
     settings = _settings(run)
     size = QUICK_SIZE if run.options.quick else SIZE
     named = () if run.options.quick else alone.CASES

@@ -1,7 +1,8 @@
 """The search of a sorted range, in C: what `Lookup` becomes. Only kernels that look something up include it.
 
-tw_find halves the whole range. tw_seek begins at a guess and doubles its steps forward until it has passed the key,
-so that n keys in order cost about n steps over a short range and n * log(range / n) over a long one.
+tw_find halves the whole range. tw_seek begins at a guess and doubles its steps forward until it has passed the key, so
+that n keys in order cost about n steps over a short range and n * log(range / n) over a long one. The first four places
+are asked at once: whether a key is next is what no processor foresees.
 """
 
 SEARCH = """
@@ -25,13 +26,17 @@ SEARCH = """
     int64_t left = start < lo ? lo : start < hi ? start : hi, step = 1; \\
     if (left > lo && at[left - 1] >= key) { \\
       left = tw_below_##SUFFIX(at, lo, left - lo, key); \\
-    } else if (left < hi && at[left] < key) { \\
-      while (step < hi - left && at[left + step] < key) { \\
-        left += step; \\
-        step += step; \\
+    } else { \\
+      if (hi - left >= 4) \\
+        left += (at[left] < key) + (at[left + 1] < key) + (at[left + 2] < key) + (at[left + 3] < key); \\
+      if (left < hi && at[left] < key) { \\
+        while (step < hi - left && at[left + step] < key) { \\
+          left += step; \\
+          step += step; \\
+        } \\
+        step = step < hi - left ? step : hi - left; \\
+        left = tw_below_##SUFFIX(at, left + 1, step - 1, key); \\
       } \\
-      step = step < hi - left ? step : hi - left; \\
-      left = tw_below_##SUFFIX(at, left + 1, step - 1, key); \\
     } \\
     return left < hi && at[left] == key ? left : -1 - left; \\
   }

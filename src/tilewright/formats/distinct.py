@@ -29,10 +29,10 @@ def has_duplicates(s: Structure) -> bool:
 def is_sorted(s: Structure) -> bool:
     """Whether the columns of each row increase: no duplicates, in order. Kept with the structure."""
     if "sorted" not in s.plans:
-        assert s.indices is not None
-        rows = s.rows_stored()
-        later = (s.indices[1:] > s.indices[:-1]) | (rows[1:] != rows[:-1])
-        s.plans["sorted"] = bool(later.all())
+        assert s.indices is not None and s.indptr is not None
+        later = torch.ones(s.nnz + 1, dtype=torch.bool, device=s.device)
+        torch.gt(s.indices[1:], s.indices[:-1], out=later[1:-1])
+        s.plans["sorted"] = bool(later.index_fill_(0, s.indptr.long(), True).all())
     found: bool = s.plans["sorted"]
     return found
 

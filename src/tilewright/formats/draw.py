@@ -3,7 +3,7 @@
 Owns: the text that `print(A)` gives. In: a structure and its values. Out: at most 16 x 40
 characters whose shade is the density, then fill, empty rows, the longest row, padding, and the
 bytes of each level. Of more than two dimensions the first and the last are drawn. Waits for the
-device.
+device; takes time and memory for the entries, however large the shape is.
 
     |█     ░|      fill 12.5 %, 3 of 8 rows empty, longest row 4
                    64 places for 16 entries: 75 % padding
@@ -16,7 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tilewright.formats.index import ceil_div, pointers
+from tilewright.formats.index import ceil_div, distinct
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
@@ -39,13 +39,19 @@ def picture(s: Structure, height: int = HEIGHT, width: int = WIDTH) -> list[str]
     height, width = min(height, size[0]), min(width, size[1])
     if not height or not width:
         return ["(no rows or no columns)"]
-    at = (rows.long() * height // size[0]) * width + cols.long() * width // size[1]
+    at = _cell(rows, size[0], height) * width + _cell(cols, size[1], width)
     counts = torch.zeros(height * width, dtype=torch.float32, device=s.device).index_add(
         0, at, torch.ones_like(at, dtype=torch.float32)
     )
     area = size[0] * size[1] * prod(s.shape[1:-1]) / (height * width)
     density = (counts / area).clamp(max=1).reshape(height, width).tolist()
     return ["|" + "".join(_shade(d) for d in line) + "|" for line in density]
+
+
+def _cell(at: Tensor, size: int, cells: int) -> Tensor:
+    """at * cells // size, of large sizes by their leading bits."""
+    spare = max(size.bit_length() + cells.bit_length() - 63, 0)
+    return ((at.long() >> spare) * cells // (size >> spare)).clamp_(max=cells - 1)
 
 
 def _shade(density: float) -> str:
@@ -56,8 +62,8 @@ def _numbers(s: Structure) -> str:
     rows, _ = _outer(s)
     size = _outer_shape(s)
     cells = size[0] * size[1] * prod(s.shape[1:-1])
-    lengths = pointers(rows.long(), size[0]).diff()
-    empty, longest = int((lengths == 0).sum()), int(lengths.max()) if size[0] else 0
+    held, place = distinct(rows.long(), size[0])
+    empty, longest = size[0] - held.shape[0], int(place.bincount(minlength=1).max())
     unit = "rows of blocks" if s.blocked else "rows"
     fill = 100 * rows.shape[0] / cells if cells else 0.0
     return f"fill {fill:.3g} %, {empty} of {size[0]} {unit} empty, longest row {longest}"

@@ -1,9 +1,8 @@
-"""Where two structures meet: their union, and the terms of their product. On the device, in linear passes and a sort.
+"""The terms of a product of two structures: its places, and what is multiplied for each. In linear passes and a sort.
 
 In: csr structures. Out: the places as csr without duplicates, rows and columns in order; terms by place, some twice
-where entries are. Waits for the device, for the numbers of terms and of entries.
+where entries are. On the device, but waits for it, for the numbers of terms and of entries.
 
-    union(a, b)        # the places of a + b
     product(a, b)      # the places of a @ b, and which entries of a and b are multiplied for each
 """
 
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 from tilewright.formats import index
-from tilewright.formats.convert import source_coordinates
 from tilewright.formats.structure import Structure
 from tilewright.formats.transforms import outside
 
@@ -34,13 +32,6 @@ class Terms(NamedTuple):
     places: Structure
     of_a: Structure
     of_b: Tensor
-
-
-def union(a: Structure, b: Structure) -> Structure:
-    """The places that a or b has."""
-    keys = [rows.long() * a.shape[1] + cols for rows, cols in map(source_coordinates, (a, b))]
-    ordered = index.sort(torch.cat(keys))[0]
-    return _from_keys(ordered[index.starts(ordered)], (a.shape[0], a.shape[1]), a.index_dtype)
 
 
 @outside
@@ -100,10 +91,3 @@ def _ends(counts: Tensor) -> Tensor:
 def _source(s: Structure, entries: Tensor) -> Tensor:
     """Entries as their values are numbered."""
     return entries if s.perm is None else s.perm.index_select(0, entries).to(entries.dtype)
-
-
-def _from_keys(keys: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Structure:
-    """The structure of distinct places in order."""
-    rows, cols = index.split(keys, max(shape[1], 1))
-    indptr = index.ends(rows.to(dtype), shape[0])
-    return Structure("csr", shape, indptr, cols.to(dtype), check=False)

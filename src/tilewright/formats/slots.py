@@ -62,10 +62,8 @@ def blocks(e: Entries, block: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
 def dia(e: Entries, count: int | None = None) -> Tree:
     """The diagonals that occur, and if more are asked for, some that lie outside."""
     (n, m), (rows, cols) = e.shape, e.coords
-    seen = torch.zeros(max(n + m - 1, 0), dtype=torch.bool, device=e.device)
-    diagonal = (cols - rows).long() + (n - 1)
-    seen.scatter_(0, diagonal, True)
-    offsets = seen.nonzero().squeeze(1) - (n - 1)
+    diagonal, place = index.distinct((cols - rows).long() + (n - 1), max(n + m - 1, 0))
+    offsets = diagonal - (n - 1)
     found = offsets.shape[0]
     count = found if count is None else count
     name = name_of("dia", count)
@@ -73,7 +71,6 @@ def dia(e: Entries, count: int | None = None) -> Tree:
         raise misfit(name, f"{found} diagonals", f"dia.{found} or more")
     limit(name, n * count, e.count, "csr")
     outside = torch.full((count - found,), m, device=e.device)
-    place = torch.cumsum(seen, 0).sub_(1).index_select(0, diagonal)
     arrays = {"indices1": torch.cat((offsets, outside)).to(e.dtype)}
     return _slotted(e, name, arrays, rows.long() * count + place)
 

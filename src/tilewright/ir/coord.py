@@ -3,7 +3,8 @@
     program  := Program(name, tensors, scalars, body)
     stmt     := Assign(targets, values, adds)        targets[n][coords] = values[n], or += values[n]
               | Append(list, count, where, value, over)   the values that satisfy a predicate, compacted
-    expr     := shared expressions | Reduce(monoid, over, args, part) | Stored(access) | Nth(indices) | Index
+    expr     := shared expressions | Reduce(monoid, over, args, part) | Stored(access) | Place(access) | Nth(indices)
+              | Index
     Index    a name of the notation: i, j, f; or a part of a range: i within 8 of I
     Axis     {dense, sparse} x {fixed, variable}, with a parent: where coordinates are stored
     Tensor   a name, its logical shape, and its axes (none: plain dense), or parts that have axes each
@@ -140,6 +141,17 @@ class Stored(Expr):
     access: Load
     dtype: str = "f32"
     within: Reduce | None = None
+
+
+@node
+class Place(Expr):
+    """Which of its matrix's entries in order an access reads; where there is none, -1 - (the first that comes after it)
+
+    It drives nothing. Of matrices with rows first, whose columns are in order.
+    """
+
+    access: Load
+    dtype: str = "i64"
 
 
 @node

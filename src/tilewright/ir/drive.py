@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ir.coord import Axis, Index, Reduce, Stored, Tensor
+from tilewright.ir.coord import Axis, Index, Place, Reduce, Stored, Tensor
 from tilewright.ir.expr import Bin, Cast, Const, Load, Select, Un, compute_dtype
 from tilewright.ir.node import Node, is_named, parts, rebuild
 
@@ -168,7 +168,7 @@ def without(e: Any, gone: Sequence[Load]) -> Any:
         return Const(0.0, e.dtype) if _is_gone(e.access, gone) else e
     if _is_sparse(e):
         return Const(0.0, compute_dtype(e.buffer.dtype)) if _is_gone(e, gone) else e
-    if isinstance(e, Reduce):
+    if isinstance(e, Reduce | Place):
         return e
     return rebuild(e, lambda c: without(c, gone))
 
@@ -205,7 +205,7 @@ def _sparse(e: Any) -> Iterator[Load]:
     """Sparse accesses outside inner reductions."""
     if _is_sparse(e):
         yield e
-    elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce):
+    elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce | Place):
         for c in parts(e):
             yield from _sparse(c)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.analysis.domain import strays
-from tilewright.ir.coord import Assign, Index, Listed, Nth, Reduce, Stored, groups_of
+from tilewright.ir.coord import Assign, Index, Listed, Nth, Place, Reduce, Stored, groups_of
 from tilewright.ir.expr import (
     COMPARE,
     Bin,
@@ -85,7 +85,7 @@ class Rules:
     def visit(self, e: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Stored, ...]) -> None:
         """g is the adjoint of e; axes are all indices in scope; held are accesses that may drive it."""
         match e:
-            case Const() | Index() | Nth() | Var() | Stored():
+            case Const() | Index() | Nth() | Var() | Stored() | Place():
                 return
             case Load():
                 self.found.append((e, g, axes, held))

@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
-from typing import Any
 
 from tilewright.analysis.domain import ahead, index_sizes, size_of, spatial_lead
 from tilewright.ir import coord, loops, stmt
-from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, spatial
+from tilewright.ir.coord import Axis, Index, Nth, Place, Reduce, Stored, Tensor, spatial
 from tilewright.ir.drive import (
     Key,
     Round,
@@ -35,7 +34,6 @@ from tilewright.ir.drive import (
 from tilewright.ir.expr import (
     Bin,
     Buffer,
-    Cast,
     Const,
     Expr,
     Load,
@@ -59,9 +57,12 @@ from tilewright.lowering.parameters import buffers_of, sizes_of
 from tilewright.lowering.turns import (
     Turn,
     added,
+    bare,
     in_order,
     last_stored,
+    leaning,
     lists_rows,
+    ordered_row,
     own_axes,
     repeats,
     unfit,
@@ -168,22 +169,13 @@ class _Lower(Compacted):
         crd = inner.axis[ax, held(a)]
         step = crd if turn.scale == 1 else crd * turn.scale
         begun = ix in env.coords
-        inner.coords[ix] = inner.coords[ix] + step if begun else self.leaning(a, ix, inner) + step
+        inner.coords[ix] = inner.coords[ix] + step if begun else leaning(a, ix, inner) + step
         body = self.along(rest, inner, leaf)
         if not any(t.index is ix for t in rest):
             limits = self.limits(turn, begun, inner.coords[ix])
             if limits is not None:
                 body = [stmt.Guard(limits, tuple(body))]
         return body
-
-    def leaning(self, a: Load, ix: Index, env: Env) -> Expr:
-        """What axes of other dimensions add to an index: the row, for a diagonal."""
-        made: Expr = const(0)
-        own = [ax for ax, _ in own_axes(a, ix)]
-        for ax, k in a.buffer.coords[held(a).index(ix)]:
-            if ax not in own:
-                made = made + env.axis[ax, held(a)] * k
-        return made
 
     def limits(self, turn: Turn, begun: bool, at: Expr) -> Expr | None:
         """The condition under which an index is inside its range, where it might not be."""
@@ -390,9 +382,11 @@ class _Lower(Compacted):
                 asked = self.value(c, env, block)
                 first = self.chosen(asked, a, env, block)
                 return Select(asked, first, self.chosen(unary("not", asked), b, env, block))
+            case Place(access):
+                return self.standing(bare(access), env, block)
             case Stored(access, d):
-                inner: Any = access.a if isinstance(access, Cast) else access
-                return reduce(maximum, [self.stored(a, env, block, d) for a in by_parts(inner)])
+                each = [self.stored(a, env, block, d) for a in by_parts(bare(access))]
+                return reduce(maximum, each)
         made = rebuild(e, lambda c: self.value(c, env, block))
         return binary(made.op, made.a, made.b) if isinstance(made, Bin) else made
 
@@ -421,6 +415,14 @@ class _Lower(Compacted):
         if not a.buffer.sparse or self.stands(a, env):
             return Const(1.0, d)
         return self.looked_up(a, env, block, d, lambda _: Const(1.0, d), "stored")
+
+    def standing(self, a: Load, env: Env, block: Block) -> Expr:
+        """The position of an access among the entries of its row, there or not."""
+        row, ax, indices = ordered_row(a)
+        lo, hi = self.span(ax, self.bound(a, row, env, block))
+        v = Var(self.names.fresh(f"at_{ax.name}"))
+        block.append(stmt.Let(v, loops.Lookup(indices, lo, hi, self.bound(a, ax, env, block), lo)))
+        return v
 
     def load(self, a: Load, env: Env, block: Block) -> Expr:
         t: Tensor = a.buffer

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tilewright.ir.coord import Assign, Axis, Index, Reduce
 from tilewright.ir.drive import held, key_of, lead, stored, structure
-from tilewright.ir.expr import Const, Load
+from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, const
+from tilewright.lowering.env import Env
 from tilewright.support.errors import error
 
 
@@ -33,6 +34,16 @@ def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
             return [(ax, k) for ax, k in dim if ax not in before]
         before += [ax for ax, _ in dim]
     return []
+
+
+def leaning(a: Load, ix: Index, env: Env) -> Expr:
+    """What axes of other dimensions add to an index: the row, for a diagonal."""
+    made: Expr = const(0)
+    own = [ax for ax, _ in own_axes(a, ix)]
+    for ax, k in a.buffer.coords[held(a).index(ix)]:
+        if ax not in own:
+            made = made + env.axis[ax, held(a)] * k
+    return made
 
 
 def added(s: object) -> Load | None:
@@ -69,6 +80,22 @@ def repeats(a: Load, ax: Axis) -> bool:
 def last_stored(a: Load) -> Axis:
     """The axis whose positions are the entries."""
     return next(ax for ax in reversed(structure(a.buffer)) if stored(ax))
+
+
+def ordered_row(a: Load) -> tuple[Axis, Axis, Buffer]:
+    """The axes of rows and of their entries, and the columns of these: of rows one knows where an entry would stand."""
+    row, *inner = structure(a.buffer)
+    ax = inner[0] if len(inner) == 1 and not stored(row) else row
+    if ax.indptr is None or ax.indices is None or ax.padded or repeats(a, ax):
+        raise unfit(a, "only in rows one knows where an entry would stand")
+    return row, ax, ax.indices
+
+
+def bare(access: Expr) -> Load:
+    """An access that may be widened where it is read."""
+    made = access.a if isinstance(access, Cast) else access
+    assert isinstance(made, Load)
+    return made
 
 
 def unfit(a: Load, why: str) -> Exception:

@@ -14,6 +14,7 @@ from tilewright.ops.arithmetic import add, multiply
 from tilewright.ops.arithmetic import matmul as sparse_matmul
 from tilewright.ops.attention import attention
 from tilewright.ops.bsr_matmul import bsr_matmul
+from tilewright.ops.changing import NUMBERS
 from tilewright.ops.einsum import einsum
 from tilewright.ops.grouped_matmul import grouped_matmul
 from tilewright.ops.index import Index
@@ -21,7 +22,7 @@ from tilewright.ops.linear import linear
 from tilewright.ops.linear_relu import linear_relu
 from tilewright.ops.masked_linear import masked_linear
 from tilewright.ops.matmul import matmul
-from tilewright.ops.program import NUMBERS, program
+from tilewright.ops.program import program
 from tilewright.ops.sddmm import sddmm
 from tilewright.ops.softmax import softmax
 from tilewright.ops.sparse import as_sparse
@@ -78,8 +79,7 @@ def _add(a: SparseTensor, b: Any) -> SparseTensor:
 
 @public
 def _subtract(a: SparseTensor, b: Any) -> SparseTensor:
-    b = _sparse(b, "A - B")
-    return add(a, _negative(b) if isinstance(b, SparseTensor) else b, "A - B")
+    return add(a, _sparse(b, "A - B"), -1)
 
 
 def _negative(a: SparseTensor) -> SparseTensor:
@@ -88,11 +88,17 @@ def _negative(a: SparseTensor) -> SparseTensor:
 
 CURE = CATALOGUE["dense-by-sparse"].cure
 PRODUCTS = (operator.matmul, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+SCALED = (operator.mul, torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
 
 
 @public
 def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """torch.matmul(A, x). torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can tell which."""
+    """torch.matmul(A, x) and s * A. torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can tell
+    which."""
+    if func in SCALED:
+        return (
+            _multiply(*args) if isinstance(args[0], SparseTensor) else _multiply(args[1], args[0])
+        )
     if func not in PRODUCTS:
         return NotImplemented
     if isinstance(args[0], SparseTensor):

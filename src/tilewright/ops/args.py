@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.compiling import constant
 from tilewright.formats.parts import Parts
 from tilewright.formats.storage import Spec, parts_of, stored_dims
 from tilewright.formats.structure import Structure
@@ -115,8 +116,9 @@ def program_text(template: str, args: tuple[Arg, ...]) -> str:
 
 
 @cache
+@constant
 def in_rows(text: str, names: tuple[str, ...]) -> str:
-    """The same program with some of its arguments known to be in order."""
+    """The same program with some of its arguments known to be in order; a constant to torch.compile."""
     template, args = read_program(text)
     made = (replace(a, ordered=True) if a.name in names else a for a in args)
     return program_text(template, tuple(made))

@@ -14,6 +14,7 @@ from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
+from tilewright.ops.changing import NUMBERS, changing
 from tilewright.ops.choice import Subject
 from tilewright.ops.library import run
 from tilewright.ops.registry import register
@@ -41,18 +42,34 @@ def attention(
     v: Tensor,
     *,
     mask: SparseTensor,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(q @ k.T * scale) @ v over the blocks of a mask; queries without any block give 0.
 
     q: [..., heads, S, d]; k, v: [..., heads, T, d], as in scaled_dot_product_attention; mask: block_mask(bits).
+    scale: a number, or a tensor without dimensions, which has a gradient; 1 / sqrt(d) if there is none.
     With enable_gqa, k and v may have fewer heads: a divisor of q's.
 
     >>> y = attention(q, k, v, mask=block_mask(bits, block=128))
     """
     _check(q, k, v, mask, enable_gqa)
+    if scale is not None:
+        q, scale = _scaled(q, scale)
     return run(*_call(q, k, v, mask, scale, None))[0].view(*q.shape[:-1], v.shape[-1])
+
+
+def _scaled(q: Tensor, scale: Any) -> tuple[Tensor, float]:
+    """q and a number. Tensors, and numbers that change inside torch.compile, multiply q."""
+    where = "attention(q, k, v, mask)"
+    if isinstance(scale, Tensor):
+        check_dense(where, "scale", scale, 0, q.device, "q")
+    elif not isinstance(scale, NUMBERS):
+        got, expected = repr(scale), "a number, or a tensor without dimensions"
+        raise error("argument", where=where, name="scale", got=got, expected=expected)
+    elif not changing(scale):
+        return q, float(scale)
+    return q * scale, 1.0
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:

@@ -99,7 +99,8 @@ class Entry:
         """Empty outputs, for torch.compile."""
         made: dict[str, Tensor] = {}
         pool = list(tensors)
-        like = next(t for t, n in zip(tensors, self.names, strict=True) if "." not in n)
+        values = (t for t, n in zip(tensors, self.names, strict=True) if "." not in n)
+        like = next(values, tensors[0])
         for step in self.steps:
             padded = [*pool, *(like for _ in step.missing)]
             sizes = [_size(step, n, padded, ints) for n in step.size_names]

@@ -21,6 +21,7 @@ from torch import Tensor
 from tilewright.language.trace import Traced, trace
 from tilewright.ops.again import again
 from tilewright.ops.backend import backend_of
+from tilewright.ops.changing import NUMBERS, as_tensor, changing
 from tilewright.ops.dtypes import NAMES
 from tilewright.ops.kept import numbers
 from tilewright.ops.library import eager
@@ -123,12 +124,13 @@ class Index:
         x: Tensor,
         tile: Tile = (1, 1),
         *,
-        threshold: float = 0.0,
+        threshold: float | Tensor = 0,  # with dynamic=True, 0.0 would be a number that changes
         grouped: bool = False,
         ordered: bool = True,
     ) -> Index:
         """Micro-tiles of x: [rows, columns] in which some |value| is above the threshold (NaN always is).
 
+        threshold: a number, or a tensor without dimensions, which is read where it lies.
         grouped: for each row of micro-tiles a list of its columns. ordered=False: in any order, in one launch.
 
         >>> Index.from_values(x, (None, 1))     # columns of x that are not all 0
@@ -136,12 +138,8 @@ class Index:
         where = "Index.from_values(x, tile)"
         check_dense(where, "x", x, 2, device_of(x), "x", floating=False)
         tile = tuple(tile) if isinstance(tile, list) else tile
-        if isinstance(threshold, np.number):
-            threshold = threshold.item()
-        if not isinstance(threshold, int | float | torch.SymFloat):
-            got, expected = repr(threshold), "a number of Python: float(t) waits for the device"
-            raise error("argument", where=where, name="threshold", got=got, expected=expected)
-        shape, above = tuple(x.shape), True if threshold else False  # noqa: SIM210 - a branch to torch.compile
+        above, held, floats = _threshold(threshold, x, where)
+        shape = tuple(x.shape)
         detector = _known_detector if eager() else _detector
         backend = backend_of(x.device)
         name = detector(shape, x.dtype, tile, grouped, ordered, above, backend, straight(x))
@@ -149,7 +147,7 @@ class Index:
         if name.startswith("raised"):
             return _raised(x, shape, tile)
         asked = lambda _, held: _asked(held[0], tile, grouped, ordered)
-        outs = again(name, {"x": x}, asked, [threshold] if above else [])
+        outs = again(name, {"x": x, **held}, asked, floats)
         if name.startswith("flags") and not grouped:
             return _raised(outs[0], shape, tile)
         if grouped or not ordered:
@@ -219,11 +217,11 @@ DETECTORS: dict[str, Callable[..., Traced]] = {"tiles": tiles, "flags": flags, "
 
 
 @cache
-def _registered(program: str, *asked: int) -> str:
+def _registered(program: str, *asked: int | str) -> str:
     return register(DETECTORS[program](*asked)).traced.name
 
 
-def _name(program: str, *asked: int) -> str:
+def _name(program: str, *asked: int | str) -> str:
     """The name of a detector; a constant to torch.compile."""
     return _registered(program, *asked)
 
@@ -237,7 +235,7 @@ def _detector(
     tile: Tile,
     grouped: bool,
     ordered: bool,
-    above: bool,
+    above: str,
     backend: str,
     straight: bool,
 ) -> str:
@@ -275,6 +273,19 @@ def _looked_at(side: int | None, size: int) -> int:
 
 
 _known_detector = lru_cache(4096)(_detector)
+
+
+def _threshold(t: Any, x: Tensor, where: str) -> tuple[str, dict[str, Tensor], list[float]]:
+    """What kind a threshold is, with what it adds to a detector's tensors and numbers."""
+    if isinstance(t, NUMBERS) and changing(t):
+        t = as_tensor(t, x.device)
+    if isinstance(t, Tensor):
+        check_dense(where, "threshold", t, 0, x.device, "x")
+        return "tensor", {"t": t.detach()}, []
+    if not isinstance(t, NUMBERS):
+        expected = "a number, or a tensor without dimensions"
+        raise error("argument", where=where, name="threshold", got=repr(t), expected=expected)
+    return ("number", {}, [float(t)]) if t else ("", {}, [])
 
 
 def _plain(x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from tilewright.formats import index
 from tilewright.formats.bind import met_name
 from tilewright.formats.convert import source_coordinates
 from tilewright.formats.meet import Terms, product
@@ -57,11 +58,11 @@ def terms(a: Structure, b: Structure) -> Terms:
 
 @outside
 def _found(a: Structure, b: Structure, turned: bool) -> Tensor:
-    assert b.indices is not None
+    assert b.indptr is not None and b.indices is not None
     rows, cols = source_coordinates(a)[:: -1 if turned else 1]
     if b.nnz == 0:
         return torch.full_like(rows, -1, dtype=b.index_dtype)
-    held = b.rows_stored().long() * b.shape[1] + b.indices
+    held = index.expand(b.indptr, b.nnz).long() * b.shape[1] + b.indices
     keys = rows.long() * b.shape[1] + cols
     at = torch.searchsorted(held, keys).clamp_(max=b.nnz - 1)
     entry = at if b.perm is None else b.perm.long().index_select(0, at)

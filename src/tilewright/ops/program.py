@@ -16,19 +16,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from tilewright.formats.compiling import constant
+from tilewright.formats.tensor import SparseTensor
 from tilewright.language.names import told_apart
 from tilewright.language.trace import Traced, source_of, trace
 from tilewright.ops.call import call
+from tilewright.ops.changing import NUMBERS, as_tensor, changing
 from tilewright.ops.ready import served
 from tilewright.ops.registry import register
 from tilewright.runtime.kernel import Kernel
 from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
-
-NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
 
 class Program:
@@ -56,6 +57,8 @@ class Program:
 
     def inputs(self, *inputs: Any) -> tuple[str, dict[str, Any], dict[str, float]]:
         """The program's registered name, its tensors by name and its scalars by name."""
+        if torch.compiler.is_compiling():
+            inputs = _settled(inputs)
         scalars = tuple(
             n for n, v in zip(self.params, inputs, strict=False) if isinstance(v, NUMBERS)
         )
@@ -115,6 +118,18 @@ class Program:
 
     def __str__(self) -> str:
         return str(next(iter(self.traced.values()))) if self.traced else f"program {self.__name__}"
+
+
+def _settled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers that change inside torch.compile as tensors; beside whole numbers alone these would widen the result."""
+    floats = [
+        v for v in inputs if isinstance(v, Tensor | SparseTensor) and v.dtype.is_floating_point
+    ]
+    asked = [isinstance(v, NUMBERS) and changing(v) for v in inputs]
+    if not floats or not any(asked):
+        return inputs
+    device = floats[0].device
+    return tuple(as_tensor(v, device) if c else v for v, c in zip(inputs, asked, strict=True))
 
 
 @constant

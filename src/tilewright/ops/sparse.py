@@ -252,7 +252,7 @@ def _new_bundle(s: Structure) -> Bundle:
 def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
     """The argument that describes a sparse tensor with these arrays."""
     s, values = a.structure, a.values
-    dtype = name_of(values.dtype, name) if values is not None else "f32"
+    dtype = name_of(values.dtype, "A" if name == "a" else name) if values is not None else "f32"
     rank = len(s.shape) + (0 if values is None else values.dim() - stored_rank(s))
     index = name_of(s.index_dtype)
     return Arg(name, s.format, dtype, rank, index, s.block_name, values is not None, None, arrays)

@@ -35,6 +35,7 @@ ALONE = 1 << 13  # flags that one program lists
 MANY = 64  # lists from which on a program for each keeps memory busy,
 HIGH = 8  # and the rows of their micro-tiles
 LEAST = 1 << 10  # and where many do, each of them
+ABOVE = {"": "", "number": "_above", "tensor": "_above_held"}  # thresholds, in names of detectors
 
 
 def chunk_of(candidates: int) -> int:
@@ -52,13 +53,15 @@ def tiles(
     grouped: bool = False,
     ordered: bool = True,
     chunk: int = 1,
-    threshold: bool = False,
+    threshold: str = "",
 ) -> Traced:
-    """Micro-tiles of x with a value that is not 0 (or whose size passes the scalar t); 0 rows or columns: all of them.
+    """Micro-tiles of x with a value that is not 0 (or whose size passes t); 0 rows or columns: all of them.
+
+    threshold: what t is, a "number" or a "tensor" without dimensions; nothing where there is none.
 
     grouped: for each row of micro-tiles, the columns of its own. NaN is a value.
     """
-    name = f"tiles_{rows}x{columns}{'_by_row' if grouped else ''}{'_above' if threshold else ''}"
+    name = f"tiles_{rows}x{columns}{'_by_row' if grouped else ''}{ABOVE[threshold]}"
 
     def whole(x: Param, found: Param, count: Param, t: Any = None) -> None:
         over, seen = _seen(x, t, rows, columns, *_outer(rows, columns, None))
@@ -76,14 +79,13 @@ def tiles(
         append(held, number, nth(*over), where=seen, over=over, group=b)
         _joined(held, number, found, ends)
 
-    scalars = ("t",) if threshold else ()
     if ordered and not grouped:
-        return _trace(parts, f"{name}_parts_{chunk}", scalars)
-    return _trace(whole, name if ordered else f"{name}_any_order", scalars)
+        return _trace(parts, f"{name}_parts_{chunk}", threshold)
+    return _trace(whole, name if ordered else f"{name}_any_order", threshold)
 
 
 @cache
-def flags(rows: int, columns: int, threshold: bool = False, grouped: bool = False) -> Traced:
+def flags(rows: int, columns: int, threshold: str = "", grouped: bool = False) -> Traced:
     """seen[I, K], 1 where a micro-tile holds something; 0 rows or columns: all of them, and no such dimension.
 
     grouped: and for each I the list of its K's.
@@ -99,9 +101,10 @@ def flags(rows: int, columns: int, threshold: bool = False, grouped: bool = Fals
         I, K = axes("I K")
         append(found, count, K, where=fn.not_equal(seen[I, K], 0), over=K, group=I)
 
-    name = f"flags_{rows}x{columns}{'_above' if threshold else ''}"
-    scalars = ("t",) if threshold else ()
-    return _trace(listed, f"{name}_by_row", scalars) if grouped else _trace(flagged, name, scalars)
+    name = f"flags_{rows}x{columns}{ABOVE[threshold]}"
+    if grouped:
+        return _trace(listed, f"{name}_by_row", threshold)
+    return _trace(flagged, name, threshold)
 
 
 def one_pass(lists: int, rows: int, columns: int = 1) -> bool:
@@ -130,17 +133,18 @@ def raised(chunk: int = 0) -> Traced:
         before = fn.sum(c, fn.where(c < b, number[c], 0))
         append(found, ends, p, where=fn.not_equal(seen[p], 0), over=p, group=b, start=before)
 
-    return _trace(parts, f"raised_{chunk}", ()) if chunk else _trace(whole, "raised", ())
+    return _trace(parts, f"raised_{chunk}") if chunk else _trace(whole, "raised")
 
 
-def _trace(program: Callable[..., None], name: str, scalars: tuple[str, ...]) -> Traced:
-    """The program under a name, with the scalars it has; outputs come last."""
+def _trace(program: Callable[..., None], name: str, threshold: str = "") -> Traced:
+    """The program under a name, with t if there is a threshold; outputs come last."""
     first, *outs = (n for n in inspect.signature(program).parameters if n != "t")
     kind = inspect.Parameter.KEYWORD_ONLY
-    params = [inspect.Parameter(n, kind) for n in (first, *scalars, *outs)]
+    held = ("t",) if threshold else ()
+    params = [inspect.Parameter(n, kind) for n in (first, *held, *outs)]
     program.__name__ = name
     program.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
-    return trace(program, scalars)
+    return trace(program, held if threshold == "number" else ())
 
 
 def _outer(

@@ -52,7 +52,8 @@ def followed(p: flat.Program, loop: flat.Loop) -> list[stmt.Let]:
 
 
 def _begins(e: Expr) -> bool:
-    return isinstance(e, Lookup) and e.start is None
+    """Whether a search begins where its range does."""
+    return isinstance(e, Lookup) and e.start in (None, e.lo)
 
 
 def _sought(s: stmt.Let, near: Var) -> list[stmt.Stmt]:

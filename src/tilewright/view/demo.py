@@ -77,6 +77,7 @@ def main(out: Path, size: Size | None = None) -> int:
     """The whole demo; 0 when every check passed."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = size or (GPU if device == "cuda" else CPU)
+    out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     rows = [Row(name, a) for name, a in cases(size.rows, size.mean, device).items()]
     x = torch.randn(size.rows, size.features, generator=torch.Generator().manual_seed(1)).to(device)
@@ -271,7 +272,6 @@ def place(device: str) -> str:
 
 def keep(out: Path, rows: Sequence[Row], text: str, device: str) -> list[Path]:
     """The picture and the stages as files."""
-    out.mkdir(parents=True, exist_ok=True)
     told = out / "relu_max_stages.txt"
     told.write_text(text + "\n")
     names = [r.name for r in rows]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import coord
-from tilewright.ir.coord import Axis, Index, Nth, Reduce, Stored, Tensor, part_sizes, spatial
+from tilewright.ir.coord import Axis, Index, Nth, Place, Reduce, Stored, Tensor, part_sizes, spatial
 from tilewright.ir.drive import held, key_of, lead, rank, rounds, rounds_of, stored, structure
 from tilewright.ir.expr import Buffer, Cast, Const, Expr, Load, Var, compute_dtype, dtype_of
 from tilewright.ir.interp.common import NUMPY, Env, Fn, Maker, Value, convert, evaluate
@@ -236,6 +236,8 @@ class _Run(Maker):
             return self.reduction(e)
         if isinstance(e, Nth):
             return lambda env: self.nth(e, env)
+        if isinstance(e, Place):
+            return lambda env: np.int64(self.standing(_bare(e.access), env))
         if isinstance(e, Stored):
             a = _bare(e.access)
             return lambda env: NUMPY[e.dtype](not a.buffer.sparse or bool(self.found(a, env)))
@@ -246,6 +248,14 @@ class _Run(Maker):
         for ix in e.indices:
             made = made * self.sizes[ix] + env[ix]
         return made
+
+    def standing(self, a: Load, env: Env) -> int:
+        """The position of an access, or -1 - (that of the first entry behind it)."""
+        (row, col), ax = self.index(held(a), env), structure(a.buffer)[1]
+        assert ax.indptr is not None
+        entries = [*self.axis(ax, row)]
+        at = int(self.memory.data[ax.indptr][row]) + sum(c < col for _, c in entries)
+        return at if (at, col) in entries else -1 - at
 
     def index(self, indices: tuple[Expr, ...], env: Env) -> tuple[int, ...]:
         return tuple(int(self.value(ix, env)) for ix in indices)

@@ -145,10 +145,12 @@ class CoordReader(TypeReader, Reader):
 
     def special(self, n: ast.Call) -> Expr | None:
         match n:
-            case ast.Call(ast.Name("stored"), [access, *d]):
+            case ast.Call(ast.Name("stored" | "place" as word), [access, *d]):
                 load = self.expr(access)
                 if not isinstance(load, Load):
-                    self.fail(n, f"`{ast.unparse(access)}` is not an access", "stored(a[i, j])")
+                    self.fail(n, f"`{ast.unparse(access)}` is not an access", f"{word}(a[i, j])")
+                if word == "place":
+                    return coord.Place(load)
                 return coord.Stored(load, self.dtype(d[0]) if d else "f32")
             case ast.Call(ast.Name("nth"), indices):
                 return coord.Nth(tuple(map(self.index, indices)))

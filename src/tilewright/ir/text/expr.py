@@ -163,6 +163,8 @@ class Exprs:
             case coord.Stored(access, d):
                 kind = "" if d == "f32" else f", {d}"
                 return f"stored({self.expr(access)}{kind})"
+            case coord.Place(access):
+                return f"place({self.expr(access)})"
             case loops.Lookup(b, lo, hi, key, start):
                 near = "" if start is None else f", start={self.expr(start)}"
                 return f"find({self.expr(key)}, {b.name}[{self.expr(lo)}:{self.expr(hi)}]{near})"
