@@ -162,6 +162,10 @@ def grouped_matmul() -> None:
 def arithmetic() -> None:
     a, b, c = matrix(), matrix(), matrix(COLUMNS, 4)
     back((a + b).values, (a * b).values, (a @ c).values)
+    for dtype in (torch.int32, torch.int64):
+        places = thin(ROWS, COLUMNS).nonzero().to(dtype).T
+        d = tw.SparseTensor.from_coo(*places, randn(places.shape[1]), (ROWS, COLUMNS))
+        back((d + d).values)
 
 
 def einsum() -> None:

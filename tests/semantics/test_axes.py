@@ -90,6 +90,7 @@ MADE = {
     ("ops/program.py", "trace"): "relu_max_",
     ("ops/sddmm.py", ""): "sddmm_",
     ("ops/softmax.py", ""): "row_softmax",
+    ("ops/union.py", ""): "merged_",
     ("ops/spmm.py", ""): "spmm_",
     ("ops/tall.py", ""): "bsr_tall",
     ("bench/profile.py", ""): "tile_product",
