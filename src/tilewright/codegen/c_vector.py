@@ -9,18 +9,19 @@ side, and all that asks for it is a store. As an array it would go through memor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
-from tilewright.codegen.c_expr import Expressions
+from tilewright.codegen.c_lanes import Lanes
 from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_prelude import TYPES
 from tilewright.codegen.c_wide import SIZES
 from tilewright.ir import stmt
-from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, dtype_of
+from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Un, Var, dtype_of
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, walk
 from tilewright.lowering.lanes import lanes_of
@@ -29,11 +30,11 @@ from tilewright.schedule.legal import APART
 from tilewright.schedule.shape import is_unit
 from tilewright.support.names import Names
 
-Lanes = tuple[Var, ...]
+Open = tuple[Var, ...]
 PLAIN = ("+", "-", "*", "/")
 
 
-class Vectors(Expressions):
+class Vectors(Lanes):
     """Expressions, and those over a lane as vectors."""
 
     names: Names
@@ -52,14 +53,14 @@ class Vectors(Expressions):
             if all(self._fits(v, lane, *use, around) for use in found)
         }
 
-    def _whole(self, v: Var) -> Lanes:
+    def _whole(self, v: Var) -> Open:
         """The lane of a state that has one, a whole number of lines."""
         lanes = self.sorted(self.table[v])
         if v.dtype not in SIZES or len(lanes) != 1:
             return ()
         return () if self.extents[lanes[0]] * BYTES[v.dtype] % LINE else lanes
 
-    def _within(self, body: Any, lanes: Lanes) -> Iterator[tuple[Any, Lanes]]:
+    def _within(self, body: Any, lanes: Open) -> Iterator[tuple[Any, Open]]:
         """All statements, with the lanes that are open around them."""
         for s in body:
             yield s, lanes
@@ -68,20 +69,24 @@ class Vectors(Expressions):
                 yield from self._within(block, inner)
 
     @cached_property
-    def _addresses(self) -> dict[Any, Expr]:
-        """Index arithmetic of lanes, which is written out where it is used."""
-        lets = (s for s in walk(self.p.body) if isinstance(s, stmt.Let))
-        return {s.var: s.value for s in lets if self.table[s.var] and not self.reads(s.value)}
+    def written_out(self) -> dict[Any, Expr]:
+        """What is written out where it is used: index arithmetic of lanes, and what is used once."""
+        lets = [s for s in walk(self.p.body) if isinstance(s, stmt.Let)]
+        plain = [s for s in lets if self.table[s.var] and not self.reads(s.value)]
+        used = Counter(n for n in walk(self.p.body) if isinstance(n, Var))
+        calls = lambda e: any(isinstance(n, Un) and n.op not in ("neg", "abs") for n in walk(e))
+        kept = [s.var for s in plain if used[s.var] > 2 and calls(s.value)]
+        return {s.var: s.value for s in plain if s.var not in kept}
 
     def _full(self, e: Any) -> Any:
-        while any(n in self._addresses for n in walk(e) if isinstance(n, Var)):
-            e = substitute(e, self._addresses)
+        while any(n in self.written_out for n in walk(e) if isinstance(n, Var)):
+            e = substitute(e, self.written_out)
         return e
 
     def _lanes(self, e: Any) -> set[Var]:
         return set(lanes_of(e, self.table))
 
-    def _fits(self, v: Var, lane: Var, s: Any, around: Lanes, begun: Lanes) -> bool:
+    def _fits(self, v: Var, lane: Var, s: Any, around: Open, begun: Open) -> bool:
         """Whether a statement does nothing with a state that a vector cannot do."""
         match s:
             case stmt.Init((one,), m) if one is v:
