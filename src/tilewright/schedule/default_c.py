@@ -12,6 +12,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     searches with growing keys    from the place before
     outputs written by lanes      need not stay in caches
     products of blocks            schedule/default_blocks.py
+    sums of sums, attention       schedule/default_tiles.py
     a compacted list              schedule/default_append.py
 """
 
@@ -29,6 +30,7 @@ from tilewright.schedule.append import append_of
 from tilewright.schedule.balance import balanced
 from tilewright.schedule.default_append import append_c
 from tilewright.schedule.default_blocks import in_registers
+from tilewright.schedule.default_tiles import in_tiles
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.follow import followed
 from tilewright.schedule.legal import carried
@@ -58,6 +60,9 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     tile = in_registers(nest, options)
     if tile is not None:
         return _leave(tile(_threads(s, nest.spatial[-2:])))
+    tile = in_tiles(nest)
+    if tile is not None:
+        return _leave(_threads(tile(s)))
     s = _features(s, nest, options)
     for x in nest.spatial:
         if not isinstance(x.lo, Const):
