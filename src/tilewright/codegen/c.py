@@ -13,31 +13,26 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
+from tilewright.codegen.c_across import Across
 from tilewright.codegen.c_lanes import APART, inset, terms
-from tilewright.codegen.c_memory import LINE, MOST
+from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_prelude import TYPES, prelude
 from tilewright.codegen.c_search import SEARCH
-from tilewright.codegen.c_sums import Sums
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
-    INTS,
     Bin,
     Const,
     Expr,
     Load,
-    Select,
-    Un,
     Var,
-    dtype_of,
 )
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply
-from tilewright.ir.node import rebuild, substitute, walk
+from tilewright.ir.node import substitute, walk
 from tilewright.lowering.lanes import lanes_of
 from tilewright.schedule.balance import balanced
 from tilewright.schedule.options import GRAIN
-from tilewright.schedule.shape import is_unit
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
@@ -95,7 +90,7 @@ def _read(p: flat.Program) -> list[str]:
     return [n for n in p.streams if n not in outs]
 
 
-class _Printer(Sums):
+class _Printer(Across):
     def __init__(self, p: flat.Program, grain: int, any_order: bool) -> None:
         super().__init__(p)
         self.grain, self.any_order = grain, any_order
@@ -122,7 +117,12 @@ class _Printer(Sums):
     def block(
         self, body: Iterable[Any], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
     ) -> list[str]:
-        return [line for s in body for line in self.stmt(s, lanes, guards)]
+        out: list[str] = []
+        for s in body:
+            if not isinstance(s, stmt.Let | stmt.Prefetch):
+                out += self.asked()
+            out += self.stmt(s, lanes, guards)
+        return [*out, *self.asked()]
 
     def stmt(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
         match s:
@@ -169,7 +169,7 @@ class _Printer(Sums):
             case stmt.Append() if s.at is None:
                 return self.append(s, lanes, guards)
             case stmt.Prefetch(b, (at,), span):
-                return self.early(b, self.full(at), span)
+                return self.early(b, self.full(at), span, guards)
         raise error(
             "unsupported",
             ir=s,
@@ -211,14 +211,6 @@ class _Printer(Sums):
             plain = self.over(lanes, [f"{b.name}[{self.expr(at)}] = {held}[{lanes[0].name}];"], ())
         leave = f"tw_stream({to}, {held}, {size});"
         return [*made, f"if ({FAR} && TW_LINE({to})) {leave}", "else {", *inset(plain), "}"]
-
-    def early(self, b: Any, at: Expr, span: int) -> list[str]:
-        """Ask for all lines of what lanes, or the loops inside, will read."""
-        side = [self.extents[v] for v in self.extents if is_unit(v, at)]
-        lines = min(-(-max([span, *side]) * BYTES[b.dtype] // LINE), MOST)
-        at = substitute(at, {v: Const(0, "i64") for v in self.extents})
-        place = f"{b.name} + {self.expr(at, 6)}"
-        return [f"tw_early({place}, {lines});" if lines > 1 else f"__builtin_prefetch({place});"]
 
     def touched(self) -> str:
         """The bytes of all arrays, as far as their sizes are told."""
@@ -305,15 +297,10 @@ class _Printer(Sums):
         return f"for (int64_t {ends}; {v.name} < {v.name}_end; ++{v.name})"
 
     def let(self, v: Var, e: Expr, guards: tuple[Expr, ...]) -> list[str]:
-        ls = self.sorted(self.table[v])
         if v in self.written_out:
             self.inline[v] = e
             return []
-        if not ls:
-            c_type = "int64_t" if v.dtype in INTS else TYPES[v.dtype]
-            return [f"const {c_type} {v.name} = {self.expr(e)};"]
-        asked = guards if self.reads(e) else ()
-        return [self.array(v), *self.over(ls, [f"{self.name(v)} = {self.expr(e)};"], asked)]
+        return self.held(v, e, guards)
 
     def guard(
         self, c: Expr, body: tuple[Any, ...], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
@@ -383,6 +370,11 @@ class _Printer(Sums):
             lines = self.tiles(product, guards, guards[self.begun[state[0]][1] :])
             if lines is not None:
                 return lines
+        if len(state) == 1 and m.joins:
+            (lifted,) = apply(m.lift, args)
+            lines = self.across(state[0], m, lifted, folded, guards)
+            if lines is not None:
+                return lines
         made = apply(m.combine, (*state, *apply(m.lift, args)))
         return self.update(state, m, made, folded, guards)
 
@@ -400,7 +392,8 @@ class _Printer(Sums):
             groups.setdefault(self.sorted(self.table[v]), []).append(n)
         if len(groups) == 1 and len(state) == 1:
             return self.single(state[0], m, made[0], folded, guards)
-        lines, made = self.once(made)
+        widest = frozenset() if folded else frozenset().union(*groups)
+        lines, made = self.once(made, widest, guards)
         held: list[str] = []
         for ls in sorted(groups, key=len, reverse=True):
             new = {n: self.names.fresh(f"{state[n].name}_new") for n in groups[ls]}
@@ -412,24 +405,6 @@ class _Printer(Sums):
                 lines += first
                 held += then
         return self.over(folded, lines + held, guards)
-
-    def once(self, made: Sequence[Expr]) -> tuple[list[str], list[Expr]]:
-        """Function calls that depend on no lane, computed once in front of the lanes."""
-        table: dict[Expr, Var] = {}
-
-        def rule(e: Any) -> Any:
-            if not isinstance(e, Expr) or isinstance(e, Var | Const):
-                return e
-            calls = any(isinstance(n, Un | Select) for n in walk(e))
-            if not calls or lanes_of(e, self.table):
-                return rebuild(e, rule)
-            if e not in table:
-                table[e] = Var(self.names.fresh("once"), dtype_of(e))
-            return table[e]
-
-        out = [rule(e) for e in made]
-        lines = [f"const {TYPES[v.dtype]} {v.name} = {self.expr(e)};" for e, v in table.items()]
-        return lines, out
 
     def single(
         self, v: Var, m: Monoid, made: Expr, folded: tuple[Var, ...], guards: tuple[Expr, ...]
@@ -446,7 +421,14 @@ class _Printer(Sums):
                 pragma = [f"#pragma omp simd reduction(+:{v.name})"]
         elif len(mine) == 1 and not folded and not guards:  # else gcc may choose a loop around it
             pragma = ["#pragma omp simd"]
-        return [*pragma, *self.over((*folded, *mine), [line], guards)]
+        if not folded or not mine or self.reads(made):
+            return [*pragma, *self.over((*folded, *mine), [line], guards)]
+        late = guards[self.begun[v][1] :]
+        asked = [g for g in guards if g in late or mine[-1] not in lanes_of(g, self.table)]
+        inner = self.over(mine[-1:], [line], tuple(asked), (*folded, *mine[:-1]))
+        if not any(mine[-1] in lanes_of(g, self.table) for g in asked):
+            inner = ["#pragma omp simd", *inner]
+        return self.over((*folded, *mine[:-1]), inner, tuple(asked))
 
 
 def _lines(lines: list[str]) -> str:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 
+PARTS = 16  # what is folded across a lane is in so many parts
 _CALL = re.compile(r"\btw_\w+")
 
 
@@ -302,6 +303,13 @@ static inline {T} tw_min_{D}({T} a, {T} b) {{
   return tw_from_bits_{D}(tw_bits_{D}(b < a ? b : a) | (b != b ? {nan} : 0));
 }}""",
 }
+_ACROSS = """
+static inline {T} tw_across_{name}_{D}({T} *part) {{
+  for (int k = 0; k < 8; ++k) part[k] = {eight};
+  for (int k = 0; k < 4; ++k) part[k] = {four};
+  for (int k = 0; k < 2; ++k) part[k] = {two};
+  return {last};
+}}"""
 _WHOLE = {
     "tw_abs": "static inline {T} tw_abs_{D}({T} x) {{ return x < 0 ? -x : x; }}",
     "tw_relu": "static inline {T} tw_relu_{D}({T} x) {{ return x < 0 ? 0 : x; }}",
@@ -367,6 +375,17 @@ def _table() -> dict[str, str]:
         }
         for name, text in _TEXTS.items():
             made[f"{name}_{d}"] = text.format(**words, **tails)
+        for name, op in (
+            ("max", f"tw_max_{d}({{}}, {{}})"),
+            ("min", f"tw_min_{d}({{}}, {{}})"),
+            ("sum", "{} + {}"),
+        ):
+            steps = {
+                w: op.format("part[k]", f"part[k + {n}]")
+                for w, n in (("eight", 8), ("four", 4), ("two", 2))
+            }
+            last = op.format("part[0]", "part[1]")
+            made[f"tw_across_{name}_{d}"] = _ACROSS.format(**words, name=name, last=last, **steps)
     made["tw_erf_f32"] = _ERF.format(
         small=_horner("s", _ERF_SMALL, "f32"), large=_horner("t", _ERF_LARGE, "f32")
     )

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
+from tilewright.codegen.c_held import Held
 from tilewright.codegen.c_lanes import Guards
 from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_prelude import TYPES
-from tilewright.codegen.c_vector import Vectors
 from tilewright.codegen.c_wide import SIZES
 from tilewright.ir.expr import Bin, Expr, Load, Var, dtype_of
 from tilewright.ir.monoid import Monoid
@@ -41,7 +41,7 @@ class Product:
     line: Expr
 
 
-class Sums(Vectors):
+class Sums(Held):
     """Folds that are tiles of registers."""
 
     def product_of(
@@ -59,9 +59,9 @@ class Sums(Vectors):
         line = [e for e in factors if across in lanes_of(e, self.table)]
         row = [e for e in factors if e not in line]
         entered = lanes_of(tuple(line), self.table)
-        if not line or rows in entered or dtype_of(args[0]) != state[0].dtype:
+        if not line or dtype_of(args[0]) != state[0].dtype:
             return None
-        if rows is not None and rows not in lanes_of(tuple(row), self.table):
+        if rows is not None and rows not in lanes_of(tuple(row), self.table) | entered:
             return None
         return Product(state[0], across, along[0], rows, _times(row), _times(line))
 
@@ -74,7 +74,7 @@ class Sums(Vectors):
         beyond = [g for g in guards if s.across in lanes_of(g, self.table)]
         line, row = s.line, s.row
         if not self._beside(line, s) or (beyond and isinstance(line, Load)):
-            if s.rows is None:
+            if s.rows is None or s.rows in self._lanes(line):
                 return None
             line, lines = self._packed(line, (s.along, s.across), s.state.dtype, guards)
             made += lines
@@ -88,7 +88,8 @@ class Sums(Vectors):
         else:
             i, end = s.rows.name, ends[s.rows]
             made.append(f"int {i} = 0;")
-            for n in dict.fromkeys((rows, 1)):
+            even = end == str(self.extents[s.rows]) and self.extents[s.rows] % rows == 0
+            for n in (rows,) if even else dict.fromkeys((rows, 1)):
                 test = f"{i} + {n} <= {end}" if n > 1 else f"{i} < {end}"
                 made += [f"for (; {test}; {i} += {n}) {{", *("  " + x for x in tile(n)), "}"]
         return ["{", *("  " + x for x in made), "}"]
@@ -112,7 +113,7 @@ class Sums(Vectors):
             case Var():
                 return e.dtype == s.state.dtype and self.order(e)[-1] is s.across
             case Load(b, (at,)) if b.dtype == s.state.dtype and is_unit(s.across, at):
-                return not self._through(at, s.across)
+                return not (self._through(at, s.across) or self._through(at, s.rows))
         return False
 
     def _read(self, e: Expr, s: Product) -> bool:
@@ -127,7 +128,7 @@ class Sums(Vectors):
     def _through(self, at: Expr, lane: Var | None) -> bool:
         """Whether an address is made of arrays over a lane."""
         held = [n for n in walk(at) if isinstance(n, Var) and n not in self.extents]
-        return any(lane in lanes_of(n, self.table) for n in held)
+        return lane is not None and any(lane in self._lanes(n) for n in held)
 
     def _packed(
         self, e: Expr, lanes: Sequence[Var], dtype: str, guards: Guards
@@ -158,9 +159,12 @@ class Sums(Vectors):
         index = f"[{f} / {read}S]"
         for x, to in zip(at, place, strict=True):
             body += each(f"{x}{index} = {read}(&{to} + {f});")
-        held = self.names.fresh("line")
-        inner = [f"const {TYPES[d]} *const {held} = &{self._at(line, {s.across: first})};"]
+        held, inner = "", list[str]()
         for r, x in enumerate(at):
+            if not held or s.rows in self._lanes(line):
+                held = self.names.fresh("line")
+                to = self._at(line, {s.across: first} | _later(s.rows, r))
+                inner.append(f"const {TYPES[d]} *const {held} = &{to};")
             term = f"{read}({held} + {f})"
             if row is not None:
                 inner.append(f"const {TYPES[d]} {x}_row = {self._at(row, _later(s.rows, r))};")

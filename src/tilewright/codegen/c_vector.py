@@ -9,7 +9,6 @@ side, and all that asks for it is a store. As an array it would go through memor
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cached_property
@@ -21,8 +20,9 @@ from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_prelude import TYPES
 from tilewright.codegen.c_wide import SIZES
 from tilewright.ir import stmt
-from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Un, Var, dtype_of
+from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Select, Un, Var, dtype_of
 from tilewright.ir.flat import Loop
+from tilewright.ir.loops import Lookup
 from tilewright.ir.node import substitute, walk
 from tilewright.lowering.lanes import lanes_of
 from tilewright.schedule.edit import blocks
@@ -32,6 +32,7 @@ from tilewright.support.names import Names
 
 Open = tuple[Var, ...]
 PLAIN = ("+", "-", "*", "/")
+OWN = (*APART, "var", "state")
 
 
 class Vectors(Lanes):
@@ -70,13 +71,42 @@ class Vectors(Lanes):
 
     @cached_property
     def written_out(self) -> dict[Any, Expr]:
-        """What is written out where it is used: index arithmetic of lanes, and what is used once."""
-        lets = [s for s in walk(self.p.body) if isinstance(s, stmt.Let)]
-        plain = [s for s in lets if self.table[s.var] and not self.reads(s.value)]
-        used = Counter(n for n in walk(self.p.body) if isinstance(n, Var))
-        calls = lambda e: any(isinstance(n, Un) and n.op not in ("neg", "abs") for n in walk(e))
-        kept = [s.var for s in plain if used[s.var] > 2 and calls(s.value)]
-        return {s.var: s.value for s in plain if s.var not in kept}
+        """What is written out where it is used: index arithmetic of lanes, and what is not computed again by that."""
+        made: dict[Any, Expr] = {}
+        for s in walk(self.p.body):
+            if isinstance(s, stmt.Let) and self.table[s.var]:
+                e = substitute(s.value, made)
+                if not self._reads_lanes(e) and not self._again(s.var, e):
+                    made[s.var] = e
+        return made
+
+    def _again(self, v: Var, e: Expr) -> bool:
+        """Whether a function or a choice would be computed several times, or for more lanes than it has."""
+        if not any(isinstance(n, Select) or (isinstance(n, Un) and n.op != "neg") for n in walk(e)):
+            return False
+        lanes = [self._lanes(said) for said in self._said if self._uses(v, said)]
+        return len(lanes) > 1 or any(ls > self.table[v] for ls in lanes)
+
+    @cached_property
+    def _said(self) -> list[Any]:
+        """What each statement says itself, without those inside of it."""
+        held = [s for s, _ in self._within(self.p.body, ())]
+        return [tuple(getattr(s, f.name) for f in fields(s) if f.name not in OWN) for s in held]
+
+    def _reads_lanes(self, e: Expr) -> bool:
+        """Whether lanes read something each for itself, or something that may be written here."""
+        found = [n for n in walk(e) if isinstance(n, Load | Lookup)]
+        return not all(isinstance(n, Load) and self._index(n) for n in found)
+
+    def _index(self, n: Load) -> bool:
+        """Whether an index array is read, by all lanes at one place or side by side."""
+        lanes = [v for v in self._lanes(n) if not is_unit(v, n.indices[0])]
+        return n.buffer.role == "index" and not lanes
+
+    def gathers(self, e: Expr, lane: Var) -> bool:
+        """Whether a lane reads where an array says: one by one, each is as fast as it gets."""
+        at = [n for load in walk(e) if isinstance(load, Load) for n in walk(load.indices)]
+        return any(lane in self._lanes(n) for n in at if isinstance(n, Load))
 
     def _full(self, e: Any) -> Any:
         while any(n in self.written_out for n in walk(e) if isinstance(n, Var)):
