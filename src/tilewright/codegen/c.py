@@ -421,9 +421,9 @@ class _Printer(Across):
                 pragma = [f"#pragma omp simd reduction(+:{v.name})"]
         elif len(mine) == 1 and not folded and not guards:  # else gcc may choose a loop around it
             pragma = ["#pragma omp simd"]
-        if not folded or not mine or self.reads(made):
+        if not folded or not mine:
             return [*pragma, *self.over((*folded, *mine), [line], guards)]
-        late = guards[self.begun[v][1] :]
+        late = guards if self.reads(made) else guards[self.begun[v][1] :]
         asked = [g for g in guards if g in late or mine[-1] not in lanes_of(g, self.table)]
         inner = self.over(mine[-1:], [line], tuple(asked), (*folded, *mine[:-1]))
         if not any(mine[-1] in lanes_of(g, self.table) for g in asked):

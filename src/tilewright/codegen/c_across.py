@@ -41,6 +41,7 @@ class Across(Sums):
         none, kind = self.expr(m.identity[0]), TYPES[v.dtype]
         early = [(self.names.fresh(f"{t.name}_end"), text) for _, text in ends]
         test = " && ".join(f"{t.name} < {name}" for name, _ in early)
+        first = " && ".join(f"{at}_first < {x}" for x in (end, *(name for name, _ in early)))
         value = f"{test} ? {self.expr(e, 9)} : {none}" if test else self.expr(e)
         (made,) = apply(m.combine, (Var(f"{part.name}[{at}]", v.dtype), Var("value", v.dtype)))
         total = f"tw_across_{m.name}_{v.dtype}({part.name})"
@@ -54,7 +55,7 @@ class Across(Sums):
             *(f"const int64_t {name} = {text};" for name, text in early),
             f"{kind} {part.name}[{PARTS}];",
             f"for (int {at} = 0; {at} < {PARTS}; ++{at}) {part.name}[{at}] = {none};",
-            f"for (int {at}_first = 0; {at}_first < {end}; {at}_first += {PARTS})",
+            f"for (int {at}_first = 0; {first}; {at}_first += {PARTS})",
             f"  for (int {at} = 0; {at} < {PARTS}; ++{at}) {{",
             *inset(inset(turn)),
             "  }",

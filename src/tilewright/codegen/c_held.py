@@ -14,6 +14,7 @@ from typing import Any
 
 from tilewright.analysis.cost import BYTES
 from tilewright.codegen.c_lanes import APART, Guards
+from tilewright.codegen.c_math import PARTS
 from tilewright.codegen.c_memory import LINE, MOST
 from tilewright.codegen.c_prelude import TYPES
 from tilewright.codegen.c_vector import Vectors
@@ -60,6 +61,8 @@ class Held(Vectors):
             c_type = "int64_t" if v.dtype in INTS else TYPES[v.dtype]
             return [f"const {c_type} {v.name} = {self.expr(e)};"]
         if not self.reads(e):
+            if len(ls) == 1 and self.extents[ls[0]] > PARTS:
+                return [self.array(v), *self._by_parts(v, e, guards)]
             guards = tuple(g for g in guards if ls[-1] not in lanes_of(g, self.table))
         alone = [APART] if guards and self.gathers(e, ls[-1]) else []
         lines = [f"{self.name(v)} = {self.expr(e)};", *alone]
@@ -94,3 +97,20 @@ class Held(Vectors):
         made = [x for lanes, line, guards in self.ahead for x in self.over(lanes, [line], guards)]
         self.ahead.clear()
         return made
+
+    def _by_parts(self, v: Var, e: Expr, guards: Guards) -> list[str]:
+        """Whole vectors of a lane, as many as it needs before it ends."""
+        (t,) = self.order(v)
+        line, end = f"{self.name(v)} = {self.expr(e)};", self.extents[t]
+        ends = [end for lane, end in map(self.shorter, guards) if lane is t]
+        if not ends or end % PARTS:
+            return ["#pragma omp simd", *self.over((t,), [line], ())]
+        first = self.names.fresh(f"{t.name}_first")
+        test = " && ".join(f"{first} < {x}" for x in (end, *ends))
+        return [
+            f"for (int {first} = 0; {test}; {first} += {PARTS}) {{",
+            "  #pragma omp simd",
+            f"  for (int {t.name} = {first}; {t.name} < {first} + {PARTS}; ++{t.name})",
+            f"    {line}",
+            "}",
+        ]

@@ -305,11 +305,21 @@ static inline {T} tw_min_{D}({T} a, {T} b) {{
 }
 _ACROSS = """
 static inline {T} tw_across_{name}_{D}({T} *part) {{
-  for (int k = 0; k < 8; ++k) part[k] = {eight};
-  for (int k = 0; k < 4; ++k) part[k] = {four};
-  for (int k = 0; k < 2; ++k) part[k] = {two};
-  return {last};
+{halves}  return {last};
 }}"""
+_HALF_OF = """  {{
+    typedef {T} parts __attribute__((vector_size({n} * sizeof({T}))));
+    typedef {I} bits __attribute__((vector_size({n} * sizeof({T}))));
+    parts a, b;
+    memcpy(&a, part, sizeof a);
+    memcpy(&b, part + {n}, sizeof b);
+    {take}
+    memcpy(part, &a, sizeof a);
+  }}
+"""
+_TAKE = """const bits better = (a {op} b) | (a != a);
+    a = (parts)(((bits)a & better) | ((bits)b & ~better));"""
+_TAKEN = {"max": _TAKE.format(op=">"), "min": _TAKE.format(op="<"), "sum": "a += b;"}
 _WHOLE = {
     "tw_abs": "static inline {T} tw_abs_{D}({T} x) {{ return x < 0 ? -x : x; }}",
     "tw_relu": "static inline {T} tw_relu_{D}({T} x) {{ return x < 0 ? 0 : x; }}",
@@ -375,17 +385,11 @@ def _table() -> dict[str, str]:
         }
         for name, text in _TEXTS.items():
             made[f"{name}_{d}"] = text.format(**words, **tails)
-        for name, op in (
-            ("max", f"tw_max_{d}({{}}, {{}})"),
-            ("min", f"tw_min_{d}({{}}, {{}})"),
-            ("sum", "{} + {}"),
-        ):
-            steps = {
-                w: op.format("part[k]", f"part[k + {n}]")
-                for w, n in (("eight", 8), ("four", 4), ("two", 2))
-            }
-            last = op.format("part[0]", "part[1]")
-            made[f"tw_across_{name}_{d}"] = _ACROSS.format(**words, name=name, last=last, **steps)
+        for name, take in _TAKEN.items():
+            last = "part[0] + part[1]" if name == "sum" else f"tw_{name}_{d}(part[0], part[1])"
+            halves = "".join(_HALF_OF.format(**words, n=n, take=take) for n in (8, 4, 2))
+            whole = _ACROSS.format(**words, name=name, halves=halves, last=last)
+            made[f"tw_across_{name}_{d}"] = whole
     made["tw_erf_f32"] = _ERF.format(
         small=_horner("s", _ERF_SMALL, "f32"), large=_horner("t", _ERF_LARGE, "f32")
     )

@@ -43,6 +43,7 @@ from tilewright.support.errors import ScheduleError
 VECTOR = 16
 PARTS = 16  # lanes of partial sums
 HEADS = 16  # of a row, that are folded at once
+FEW = 10  # entries of a row that are folded one by one (measured)
 ENTRIES = 32  # of a row, that are folded at once
 SHORT = 4  # lanes of a sum that are worth it
 COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
@@ -199,6 +200,8 @@ def _at_once(s: Scheduled, nest: Nest, r: Reduction) -> Scheduled:
         if few and heads.body == (last,) and nest.fits_lanes(heads):
             made = made.then("kind", heads.var.name, "lane")
     name = r.name
+    if r.variable:
+        made, name = _tried(made, "by_length", name, FEW), f"{name}_long"
     if not isinstance(r.loop.hi, Const) or int(r.loop.hi.value) > ENTRIES:
         made, name = made.then("split", name, ENTRIES), f"{name}_i"
     return _tried(_tried(made, "kind", name, "lane"), "at_once", name)

@@ -26,6 +26,7 @@ from tilewright.schedule.at_once import at_once
 from tilewright.schedule.attach import attach
 from tilewright.schedule.balance import balance
 from tilewright.schedule.bits import bits
+from tilewright.schedule.by_length import by_length
 from tilewright.schedule.clamp import clamp
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
@@ -42,7 +43,8 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "fuse": stage_one.fuse,
     "reorder": stage_one.reorder,
 }
-_LOOPS = (loop.split, loop.fuse, loop.unroll, jam, trim, loop.kind, loop.lane, loop.reorder)
+_SHAPES = (loop.split, loop.fuse, loop.unroll, jam, trim, by_length)
+_LOOPS = (*_SHAPES, loop.kind, loop.lane, loop.reorder)
 _GRID = (loop.order, loop.swizzle, loop.persistent, share, balance)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
 _REDUCTIONS = (reduce.rfactor, at_once, reduce.split_reduction, reduce.tensorise, bits, clamp)
