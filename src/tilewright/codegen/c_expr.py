@@ -63,12 +63,12 @@ class Expressions:
         """The lanes of an array as they lie in it, the last one side by side."""
         return self.layout.get(v) or self.sorted(self.table[v])
 
-    def array(self, v: Var) -> str:
-        """The declaration of an array over lanes."""
+    def array(self, v: Var, begun: bool = False) -> str:
+        """The declaration of an array over lanes; begun: of zeros, since not all of it is set."""
         shape = "".join(f"[{self.extents[x]}]" for x in self.order(v))
         kind = "int64_t" if v.dtype in INTS else TYPES[v.dtype]
         apart = " __attribute__((aligned(64)))" if len(self.order(v)) > 1 else ""
-        return f"{kind} {v.name}{shape}{apart};"
+        return f"{kind} {v.name}{shape}{apart}{' = {0}' if begun else ''};"
 
     def reads(self, *es: Expr) -> bool:
         return any(isinstance(n, Load | Lookup) for e in es for n in walk(e))

@@ -75,7 +75,8 @@ class Held(Vectors):
             lines = [*(line for _, line, _ in self.ahead), *lines]
             self.ahead.clear()
         lines = self.over(ls[:1], lines, guards)
-        return [self.array(v), *(simd if len(ls) == 1 else []), *lines]
+        begun = len(ls) > 1 and not whole  # numbers of chance could be slow ones
+        return [self.array(v, begun), *(simd if len(ls) == 1 else []), *lines]
 
     def early(self, b: Buffer, at: Expr, span: int, guards: Guards) -> list[str]:
         """Ask for all lines of what lanes, or the loops inside, will read: of each lane that reads elsewhere."""

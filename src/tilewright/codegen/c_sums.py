@@ -139,7 +139,8 @@ class Sums(Held):
         self.table[v] = frozenset(held)
         self.layout[v] = tuple(held)
         fill = self.over(held, [f"{self.name(v)} = {self.expr(e)};"], guards)
-        return v, [self.array(v), *fill]
+        begun = any({*held} & self._lanes(g) for g in guards)
+        return v, [self.array(v, begun), *fill]
 
     def _tile(self, s: Product, line: Expr, row: Expr | None, rows: int, end: str) -> list[str]:
         """Rows by vectors: sums in registers from the first term to the last."""

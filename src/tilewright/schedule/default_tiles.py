@@ -25,6 +25,8 @@ from tilewright.support.errors import ScheduleError
 
 LINE = 64
 ROWS, ENTRIES, FEATURES = 64, 64, 256  # at most
+TILES = (64, 32, 16)  # rows, where they come out even
+FEW = 8  # rows that are worth a tile
 HELD = 1 << 16  # bytes of what rows hold, at most
 
 
@@ -47,9 +49,9 @@ def in_tiles(nest: Nest) -> Callable[[Scheduled], Scheduled] | None:
 
     def tile(s: Scheduled) -> Scheduled:
         if features is not None:
-            s = s.then("kind", features.var.name, "lane")
+            s, _ = _cut(s, features, _whole(_extent(features), BYTES[dtype]))
         s, _ = _cut(s, rows, count)
-        s, name = _cut(s, entries, ENTRIES)
+        s, name = _cut(s, entries, min(_extent(entries) or ENTRIES, ENTRIES))
         for r in inner:
             s = s.then("kind", r.name, "lane")
         for buffer in _read_again(rows, chain, inner):
@@ -87,20 +89,33 @@ def _dtype(entries: Reduction, inner: list[Reduction]) -> str:
 
 
 def _rows(rows: Loop, sides: list[Loop], size: int) -> int:
-    """So many rows at once that they are whole lines, and what they hold stays near; 0 if there are none."""
-    ends = [int(x.hi.value) if isinstance(x.hi, Const) else 0 for x in sides]
-    if not is_steady(rows) or any(not 0 < n <= FEATURES or n * size % LINE for n in ends):
+    """So many rows at once that they are whole lines, and what they hold stays near; 0 if that does not pay."""
+    ends, extent = [_extent(x) for x in sides], _extent(rows) or ROWS
+    if not is_steady(rows) or extent < FEW or any(not 0 < n <= FEATURES for n in ends):
         return 0
-    extent = int(rows.hi.value) if isinstance(rows.hi, Const) else ROWS
-    whole = [n for n in (64, 32, 16) if n <= extent and extent % n == 0 and n * size % LINE == 0]
-    return next((n for n in whole if n * sum(ends) * size <= HELD), whole[-1] if whole else 0)
+    if extent <= ROWS and extent not in TILES:
+        return _whole(extent, size)
+    fit = [n for n in TILES if extent % n == 0] or [ROWS]
+    return next((n for n in fit if n * sum(ends) * size <= HELD), fit[-1])
+
+
+def _extent(loop: Loop) -> int:
+    """How many turns a loop has; 0 where that is not known."""
+    return int(loop.hi.value) if isinstance(loop.hi, Const) else 0
+
+
+def _whole(extent: int, size: int) -> int:
+    """So many lanes, and as many more as make whole lines."""
+    return -(-extent * size // LINE) * LINE // size
 
 
 def _cut(s: Scheduled, loop: Loop, size: int) -> tuple[Scheduled, str]:
-    """Lanes of a loop, at most so many of them, and their name."""
-    name = loop.var.name
-    if isinstance(loop.hi, Const) and loop.hi.value <= size:
+    """Lanes of a loop, so many of them at once, and their name."""
+    name, extent = loop.var.name, _extent(loop)
+    if extent == size:
         return s.then("kind", name, "lane"), name
+    if 0 < extent < size:
+        return s.then("lane", name, size), name
     return s.then("split", name, size).then("kind", f"{name}_i", "lane"), f"{name}_i"
 
 
