@@ -106,6 +106,24 @@ def weighted_mean() -> Case:
     return Case(p, case.arrays, case.sizes, want={"y": case.want["y"] / np.array(weight)[:, None]})
 
 
+def best() -> Case:
+    """y[i, f] = argmax(j, a[i, j] * x[j, f])"""
+    case = spmm(ROWS, 6, 3)
+    a, x, _ = case.program.tensors
+    y = dense("y", "if", "out", dtype="i64")
+    found = reduce("argmax", "j", at(a, "ij") * at(x, "jf"), index("j"))
+    p = coord.Program("best", (a, x, y), (), (Assign((at(y, "if"),), (found,)),))
+    want = np.full((len(ROWS), 3), -1)
+    for i, (lo, hi) in enumerate(pairwise(case.arrays["a_indptr"])):
+        terms = {}
+        for j, e in zip(case.arrays["a_indices"][lo:hi], case.arrays["a"][lo:hi], strict=True):
+            terms.setdefault(j, []).append(e * case.arrays["x"][j])
+        for f in range(3):
+            most = [(-max(t[f] for t in ts), j) for j, ts in terms.items()]
+            want[i, f] = min(most)[1] if most else -1
+    return Case(p, case.arrays, case.sizes, want={"y": want})
+
+
 def micro_tiles(role: str, rows: int = 2, columns: int = 4) -> Case:
     """h[i, n] = sum(k, x[i, k] * w[n, k]); y[I, N] = max((p, q), h[p, q]), rows x columns of h for each of y"""
     x, w, h = dense("x", "ik"), dense("w", "nk"), dense("h", "in", role)
@@ -163,6 +181,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "micro-tiles-kept": lambda: micro_tiles("work"),
     "micro-rows": lambda: micro_tiles("out", 1, 2),
     "weighted-mean": weighted_mean,
+    "best": best,
     "some": some,
     "some-rows": lambda: some(8, 1),
     "some-whole": lambda: some(whole=True),
@@ -171,10 +190,15 @@ CASES: dict[str, Callable[[], Case]] = {
     "attention": lambda: attention([[0, 1], [], [1]], (5, 3), (2, 2), 3, 3),
 }
 
+# Those that fill vectors take the interpreters too long to be drawn.
+WIDE: dict[str, Callable[[], Case]] = {
+    "attention-wide": lambda: attention([[0, 1], []], (20, 21), (16, 16), 16, 16),
+}
+
 
 @cache
 def case_of(name: str) -> tuple[Case, flat.Program]:
-    case = CASES[name]()
+    case = (CASES | WIDE)[name]()
     return case, stage_three(case)
 
 
@@ -299,6 +323,7 @@ def _likely(
             "persistent": x.kind == "grid",
             "rfactor": x.kind == "lane",
             "tail": x.kind == "lane",
+            "at_once": x.kind == "lane" and bool(carried(x)),
             "tensorise": x.kind == "lane" and bool(carried(x)),
             "split_reduction": bool(carried(x)),
             "compute_at": any(isinstance(n, Load) and n.buffer.name == "h" for n in walk(x.body)),

@@ -33,6 +33,7 @@ HALVES = (
 )
 LANES = "lane(k, 16); lane(l, 16); lane(k1, 16)"
 QUERY = "lane(ii, 16); lane(e, 16); lane(jj, 16); lane(d, 16)"
+WIDE = "lane(d, 16); lane(e, 16); kind(jj, lane); kind(ii, lane)"
 TAKEN = [
     # program, steps, executors
     ("spmm-sum", "fuse(i, f); kind(i_f, grid)", ALL),
@@ -153,6 +154,26 @@ TAKEN = [
     ("rows-linear", "lane(r, 16); lane(d, 16); cache(x, o)", ALL),
     ("attention", "lane(e, 16); kind(ii, lane); lane(d, 16); cache(q, p_J)", ALL),
     ("attention", "kind(I, grid); lane(d, 16); cache(q, e)", ALL),
+    ("attention", f"{QUERY}; at_once(jj)", ALL),
+    ("attention", "kind(I, grid); kind(jj, lane); at_once(jj)", ALL),
+    ("attention-wide", "kind(jj, lane); kind(ii, lane); at_once(jj)", ALL),
+    ("attention-wide", f"{WIDE}; at_once(jj)", ALL),
+    ("attention-wide", f"{WIDE}; cache(q, p_J); at_once(jj); kind(I, grid)", ALL),
+    ("softmax", "split(p_j, 4); kind(p_j_i, lane); at_once(p_j_i)", ALL),
+    (
+        "softmax",
+        "kind(i, grid); lane(f, 16); split(p_j, 2); kind(p_j_i, lane); at_once(p_j_i)",
+        ALL,
+    ),
+    ("spmm-sum", "by_length(p_j, 2); split(p_j_long, 2)", ALL),
+    ("spmm-max", "kind(i, grid); lane(f, 16); by_length(p_j, 3)", ALL),
+    ("sddmm", "by_length(p_i, 4); jam(p_i_long, 2)", ALL),
+    (
+        "softmax",
+        "by_length(p_j, 3); split(p_j_long, 4); kind(p_j_long_i, lane); at_once(p_j_long_i)",
+        ALL,
+    ),
+    ("best", "split(p_j, 4); kind(p_j_i, lane); at_once(p_j_i)", ALL),
     ("attention", "fuse(I, ii); kind(I_ii, grid); persistent(I_ii, 2); kind(jj, lane)", ALL),
 ]
 
@@ -220,6 +241,13 @@ REFUSED = [
     ("some", "scan(1)", "1 is less than 2"),
     ("spmm-sum", "work_list(i, p_j, 4, 1)", "pieces are published inside f, which would be serial"),
     ("spmm-sum", "lane(f, 16); rfactor(f)", "exactly one fold"),
+    ("softmax", "at_once(p_j)", "it is not a lane"),
+    ("spmm-sum", "lane(f, 16); by_length(f, 2)", "it is a lane loop"),
+    ("spmm-sum", "kind(f, grid); by_length(i, 2)", "would stand in two places"),
+    ("spmm-sum", "by_length(p_j, 0)", "0 is less than 1"),
+    ("spmm-sum", "lane(f, 16); at_once(f)", "exactly one fold"),
+    ("spmm-mean", "split(p_j, 4); kind(p_j_i, lane); at_once(p_j_i)", "folded each by itself"),
+    ("softmax", "split(p_j, 4); kind(p_j_i, lane); at_once(p_j_i); kind(p_j_i, serial)", "twice"),
     ("sddmm", "lane(k, 16); rfactor(k)", "no loop around it carries acc"),
     ("sddmm", "lane(p_i, 16); prefetch(p_i, 2)", "it is a lane"),
     ("spmm-sum", "split_reduction(p_j, atomic)", "not known before the launch"),

@@ -13,35 +13,29 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
-from tilewright.codegen.c_memory import LINE, MOST
+from tilewright.codegen.c_across import Across
+from tilewright.codegen.c_lanes import APART, inset, terms
+from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_prelude import TYPES, prelude
 from tilewright.codegen.c_search import SEARCH
-from tilewright.codegen.c_vector import Vectors
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import (
-    INTS,
     Bin,
     Const,
     Expr,
     Load,
-    Select,
-    Un,
     Var,
-    binary,
-    dtype_of,
 )
 from tilewright.ir.flat import Loop
 from tilewright.ir.loops import Lookup
 from tilewright.ir.monoid import Monoid, apply
-from tilewright.ir.node import rebuild, substitute, walk
+from tilewright.ir.node import substitute, walk
 from tilewright.lowering.lanes import lanes_of
 from tilewright.schedule.balance import balanced
 from tilewright.schedule.options import GRAIN
-from tilewright.schedule.shape import is_unit
 from tilewright.support.errors import error
 from tilewright.support.names import Names
 
-APART = '__asm__ volatile("");  // gcc 12 joins such branches wrongly into vectors over iterations'
 WHOLE = 16  # lanes that fill vectors; told of others, gcc 12 is several times slower than left alone (measured)
 EVERY = ("any", "all", "union")
 FAR = "tw_far"  # where outputs would not stay in the last cache
@@ -96,12 +90,12 @@ def _read(p: flat.Program) -> list[str]:
     return [n for n in p.streams if n not in outs]
 
 
-class _Printer(Vectors):
+class _Printer(Across):
     def __init__(self, p: flat.Program, grain: int, any_order: bool) -> None:
         super().__init__(p)
         self.grain, self.any_order = grain, any_order
         self.inline: dict[Any, Expr] = {}
-        self.begun: dict[Var, int] = {}
+        self.begun: dict[Var, tuple[int, int]] = {}
         self.names = Names()
         held = {b.name for b in p.buffers} | {v.name for v in walk(p.body) if isinstance(v, Var)}
         for name in held:
@@ -116,14 +110,19 @@ class _Printer(Vectors):
         if any(FAR in line for line in body):
             body = [f"const _Bool {FAR} = {self.touched()} > TW_FAR;", *body]
         args = ",\n    ".join(f"{t} {n}" for n, t in params)
-        self.functions.append(f"{kind} {name}(\n    {args}) {{\n" + _lines(_in(body)) + "}\n")
+        self.functions.append(f"{kind} {name}(\n    {args}) {{\n" + _lines(inset(body)) + "}\n")
 
     # --- statements -------------------------------------------------------------------------------
 
     def block(
         self, body: Iterable[Any], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
     ) -> list[str]:
-        return [line for s in body for line in self.stmt(s, lanes, guards)]
+        out: list[str] = []
+        for s in body:
+            if not isinstance(s, stmt.Let | stmt.Prefetch):
+                out += self.asked()
+            out += self.stmt(s, lanes, guards)
+        return [*out, *self.asked()]
 
     def stmt(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
         match s:
@@ -134,22 +133,25 @@ class _Printer(Vectors):
             case Loop(v, lo, hi, kind, body):
                 head = self.head(v, lo, hi)
                 hint = [f"#pragma GCC unroll {hi}"] if kind == "unroll" else []
-                return [*hint, f"{head} {{", *_in(self.block(body, lanes, guards)), "}"]
+                return [*hint, f"{head} {{", *inset(self.block(body, lanes, guards)), "}"]
             case stmt.Let(v, e):
                 return self.let(v, self.full(e), guards)
             case stmt.Guard(c, body):
                 return self.guard(self.full(c), body, lanes, guards)
             case stmt.If(c, then, orelse):
-                made = [f"if ({self.expr(self.full(c))}) {{", *_in(self.block(then, lanes, guards))]
+                made = [
+                    f"if ({self.expr(self.full(c))}) {{",
+                    *inset(self.block(then, lanes, guards)),
+                ]
                 if orelse:
-                    made += ["} else {", *_in(self.block(orelse, lanes, guards))]
+                    made += ["} else {", *inset(self.block(orelse, lanes, guards))]
                 return [*made, "}"]
             case stmt.Init(state, m):
-                return self.init(state, m, lanes)
+                return self.init(state, m, lanes, guards)
             case stmt.Fold(state, m, args):
                 return self.fold(state, m, [self.full(a) for a in args], lanes, guards)
             case stmt.Join(state, m, other):
-                made_ = apply(m.combine, (*state, *other))
+                made_ = apply(m.combine, (*state, *(self.full(v) for v in other)))
                 return self.update(state, m, made_, self.folded(state, lanes), guards)
             case stmt.Store(b, (at,), v):
                 at, v = self.full(at), self.full(v)
@@ -167,7 +169,7 @@ class _Printer(Vectors):
             case stmt.Append() if s.at is None:
                 return self.append(s, lanes, guards)
             case stmt.Prefetch(b, (at,), span):
-                return self.early(b, self.full(at), span)
+                return self.early(b, self.full(at), span, guards)
         raise error(
             "unsupported",
             ir=s,
@@ -186,7 +188,7 @@ class _Printer(Vectors):
             return [*above, *stay]
         leave = self.over_vectors(lane, b.dtype, f"TW_PASS({to}, {value});")
         test = f"if ({FAR} && TW_LINE({first})) {{"
-        return [*above, test, *_in(leave), "} else {", *_in(stay), "}"]
+        return [*above, test, *inset(leave), "} else {", *inset(stay), "}"]
 
     def stream(self, b: Any, at: Expr, v: Expr, guards: tuple[Expr, ...]) -> list[str]:
         """Lanes that are whole lines of the output pass the caches where they would not stay."""
@@ -195,8 +197,8 @@ class _Printer(Vectors):
         if len(lanes) != 1 or any(lanes_of(g, self.table) for g in guards):
             return plain
         size = self.extents[lanes[0]] * BYTES[b.dtype]
-        rest = [t for t in _terms(at) if t is not lanes[0]]
-        if size % LINE or len(rest) + 1 != len(_terms(at)) or lanes_of(tuple(rest), self.table):
+        rest = [t for t in terms(at) if t is not lanes[0]]
+        if size % LINE or len(rest) + 1 != len(terms(at)) or lanes_of(tuple(rest), self.table):
             return plain
         to = f"{b.name} + {self.expr(substitute(at, {lanes[0]: Const(0, 'i64')}), 6)}"
         made: list[str] = []
@@ -208,15 +210,7 @@ class _Printer(Vectors):
             made += self.over(lanes, [f"{held}[{lanes[0].name}] = {self.expr(v)};"], ())
             plain = self.over(lanes, [f"{b.name}[{self.expr(at)}] = {held}[{lanes[0].name}];"], ())
         leave = f"tw_stream({to}, {held}, {size});"
-        return [*made, f"if ({FAR} && TW_LINE({to})) {leave}", "else {", *_in(plain), "}"]
-
-    def early(self, b: Any, at: Expr, span: int) -> list[str]:
-        """Ask for all lines of what lanes, or the loops inside, will read."""
-        side = [self.extents[v] for v in self.extents if is_unit(v, at)]
-        lines = min(-(-max([span, *side]) * BYTES[b.dtype] // LINE), MOST)
-        at = substitute(at, {v: Const(0, "i64") for v in self.extents})
-        place = f"{b.name} + {self.expr(at, 6)}"
-        return [f"tw_early({place}, {lines});" if lines > 1 else f"__builtin_prefetch({place});"]
+        return [*made, f"if ({FAR} && TW_LINE({to})) {leave}", "else {", *inset(plain), "}"]
 
     def touched(self) -> str:
         """The bytes of all arrays, as far as their sizes are told."""
@@ -263,7 +257,7 @@ class _Printer(Vectors):
         made += [*(pad + line for line in inner), "  " * (len(nest) - 1) + "}"]
         if not streams:
             return made
-        return [f"#pragma omp parallel {team}", "{", *_in([*made, "TW_FENCE;"]), "}"]
+        return [f"#pragma omp parallel {team}", "{", *inset([*made, "TW_FENCE;"]), "}"]
 
     def queues(self, s: Loop) -> list[str]:
         """Rows in pieces of about the same work, taken from queues.
@@ -277,7 +271,7 @@ class _Printer(Vectors):
         i, rows = s.var.name, self.expr(self.full(s.hi))
         fence = ["TW_FENCE;"] if any(FAR in line for line in inner) else []
         name, end = self.names.fresh(f"{self.p.name}_{i}"), self.names.fresh(f"{i}_end")
-        loop = [f"for (; {i} < {end}; ++{i}) {{", *_in(inner), "}", *fence]
+        loop = [f"for (; {i} < {end}; ++{i}) {{", *inset(inner), "}", *fence]
         params = parameters(self.p)[:-1]
         ends = [(i, "int64_t"), (end, "const int64_t")]
         self.function("static __attribute__((noinline)) void", name, [*params, *ends], loop)
@@ -293,7 +287,7 @@ class _Printer(Vectors):
             f"      {cut('tw_piece')},",
             f"      {cut('tw_piece + 1')});",
         ]
-        return ["{", *_in(made), "}"]
+        return ["{", *inset(made), "}"]
 
     def head(self, v: Var, lo: Expr, hi: Expr) -> str:
         ends = f"{v.name} = {self.expr(self.full(lo))}, {v.name}_end = {self.expr(self.full(hi))}"
@@ -303,15 +297,10 @@ class _Printer(Vectors):
         return f"for (int64_t {ends}; {v.name} < {v.name}_end; ++{v.name})"
 
     def let(self, v: Var, e: Expr, guards: tuple[Expr, ...]) -> list[str]:
-        ls = self.sorted(self.table[v])
-        if ls and not self.reads(e):
+        if v in self.written_out:
             self.inline[v] = e
             return []
-        c_type = "int64_t" if v.dtype in INTS else TYPES[v.dtype]
-        if not ls:
-            return [f"const {c_type} {v.name} = {self.expr(e)};"]
-        declared = f"{c_type} {v.name}{self.shape(ls)};"
-        return [declared, *self.over(ls, [f"{self.name(v)} = {self.expr(e)};"], guards)]
+        return self.held(v, e, guards)
 
     def guard(
         self, c: Expr, body: tuple[Any, ...], lanes: tuple[Var, ...], guards: tuple[Expr, ...]
@@ -319,7 +308,7 @@ class _Printer(Vectors):
         if lanes_of(c, self.table):
             return self.block(body, lanes, (*guards, c))
         inside = [APART, *self.block(body, lanes, guards)]
-        return [f"if ({self.expr(c)}) {{", *_in(inside), "}"]
+        return [f"if ({self.expr(c)}) {{", *inset(inside), "}"]
 
     def append(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
         """Fill places one after the other; of a shared list, count what a tile keeps and take as many at once."""
@@ -341,17 +330,19 @@ class _Printer(Vectors):
 
     # --- reductions -------------------------------------------------------------------------------
 
-    def init(self, state: tuple[Var, ...], m: Monoid, lanes: tuple[Var, ...]) -> list[str]:
+    def init(
+        self, state: tuple[Var, ...], m: Monoid, lanes: tuple[Var, ...], guards: tuple[Expr, ...]
+    ) -> list[str]:
         out = []
         for v, ident in zip(state, m.identity, strict=True):
-            self.begun[v] = len(lanes)
+            self.begun[v] = (len(lanes), len(guards))
             ls = self.sorted(self.table[v])
             if v in self.wide:
                 d = v.dtype
                 out.append(f"tw_{d}s {v.name}[{self.extents[ls[0]]} / TW_{d.upper()}S];")
                 out += self.over_vectors(ls[0], d, f"{self.vector(v)} = (tw_{d}s){{0}};")
             elif ls:
-                out.append(f"{TYPES[v.dtype]} {v.name}{self.shape(ls)};")
+                out.append(self.array(v))
                 out += self.over(ls, [f"{self.name(v)} = {self.expr(ident)};"], ())
             else:
                 kind = "int" if m.name in EVERY else TYPES[v.dtype]  # gcc makes vectors of those
@@ -359,7 +350,7 @@ class _Printer(Vectors):
         return out
 
     def folded(self, state: tuple[Var, ...], lanes: tuple[Var, ...]) -> tuple[Var, ...]:
-        return lanes[self.begun[state[0]] :]
+        return lanes[self.begun[state[0]][0] :]
 
     def fold(
         self,
@@ -373,8 +364,19 @@ class _Printer(Vectors):
             v, above = state[0], list[str]()
             line = f"{self.vector(v)} += {self.vector_expr(args[0], v.dtype, above)};"
             return [*above, *self.over_vectors(self.wide[v], v.dtype, line)]
+        folded = self.folded(state, lanes)
+        product = self.product_of(state, m, args, folded)
+        if product is not None:
+            lines = self.tiles(product, guards, guards[self.begun[state[0]][1] :])
+            if lines is not None:
+                return lines
+        if len(state) == 1 and m.joins:
+            (lifted,) = apply(m.lift, args)
+            lines = self.across(state[0], m, lifted, folded, guards)
+            if lines is not None:
+                return lines
         made = apply(m.combine, (*state, *apply(m.lift, args)))
-        return self.update(state, m, made, self.folded(state, lanes), guards)
+        return self.update(state, m, made, folded, guards)
 
     def update(
         self,
@@ -390,7 +392,8 @@ class _Printer(Vectors):
             groups.setdefault(self.sorted(self.table[v]), []).append(n)
         if len(groups) == 1 and len(state) == 1:
             return self.single(state[0], m, made[0], folded, guards)
-        lines, made = self.once(made)
+        widest = frozenset() if folded else frozenset().union(*groups)
+        lines, made = self.once(made, widest, guards)
         held: list[str] = []
         for ls in sorted(groups, key=len, reverse=True):
             new = {n: self.names.fresh(f"{state[n].name}_new") for n in groups[ls]}
@@ -402,24 +405,6 @@ class _Printer(Vectors):
                 lines += first
                 held += then
         return self.over(folded, lines + held, guards)
-
-    def once(self, made: Sequence[Expr]) -> tuple[list[str], list[Expr]]:
-        """Function calls that depend on no lane, computed once in front of the lanes."""
-        table: dict[Expr, Var] = {}
-
-        def rule(e: Any) -> Any:
-            if not isinstance(e, Expr) or isinstance(e, Var | Const):
-                return e
-            calls = any(isinstance(n, Un | Select) for n in walk(e))
-            if not calls or lanes_of(e, self.table):
-                return rebuild(e, rule)
-            if e not in table:
-                table[e] = Var(self.names.fresh("once"), dtype_of(e))
-            return table[e]
-
-        out = [rule(e) for e in made]
-        lines = [f"const {TYPES[v.dtype]} {v.name} = {self.expr(e)};" for e, v in table.items()]
-        return lines, out
 
     def single(
         self, v: Var, m: Monoid, made: Expr, folded: tuple[Var, ...], guards: tuple[Expr, ...]
@@ -436,64 +421,15 @@ class _Printer(Vectors):
                 pragma = [f"#pragma omp simd reduction(+:{v.name})"]
         elif len(mine) == 1 and not folded and not guards:  # else gcc may choose a loop around it
             pragma = ["#pragma omp simd"]
-        return [*pragma, *self.over((*folded, *mine), [line], guards)]
-
-    # --- lanes ------------------------------------------------------------------------------------
-
-    def over(
-        self,
-        lanes: Sequence[Var],
-        lines: list[str],
-        guards: tuple[Expr, ...],
-        around: Sequence[Var] = (),
-    ) -> list[str]:
-        """The lines inside loops over lanes, under the guards that concern them: shorter loops, where that says it.
-
-        Lanes around are open already, and guards that concern only them are in force.
-        """
-        inside = {*lanes, *around}
-        ends = {v: str(self.extents[v]) for v in lanes}
-        conds = []
-        for g in guards:
-            mine = lanes_of(g, self.table)
-            if mine <= inside and not (around and mine <= {*around}):
-                v, end = self.shorter(g)
-                if v is None or v not in ends:
-                    conds.append(g)
-                else:
-                    ends[v] = f"({ends[v]} < {end} ? {ends[v]} : {end})"
-        if conds:
-            test = " && ".join(self.expr(g, 3) for g in conds)
-            lines = [f"if ({test}) {{", *_in([APART, *lines]), "}"]
-        for v in reversed(lanes):
-            head = f"for (int {v.name} = 0; {v.name} < {ends[v]}; ++{v.name})"
-            lines = [f"{head} {{", *_in(lines), "}"] if len(lines) > 1 else [head, *_in(lines)]
-        return lines
-
-    def shorter(self, g: Expr) -> tuple[Var | None, str]:
-        """base + lane < n: the lane's loop ends at n - base"""
-        if isinstance(g, Bin) and g.op == "<" and not lanes_of(g.b, self.table):
-            terms = _terms(g.a)
-            mine = [t for t in terms if isinstance(t, Var) and t in self.extents]
-            rest = [t for t in terms if t not in mine]
-            if len(mine) == 1 and not any(lanes_of(t, self.table) for t in rest):
-                left = g.b
-                for t in rest:
-                    left = binary("-", left, t)
-                return mine[0], f"({self.expr(left)})"
-        return None, ""
-
-    def shape(self, lanes: Sequence[Var]) -> str:
-        return "".join(f"[{self.extents[v]}]" for v in lanes)
-
-
-def _terms(e: Expr) -> list[Expr]:
-    return [*_terms(e.a), *_terms(e.b)] if isinstance(e, Bin) and e.op == "+" else [e]
+        if not folded or not mine:
+            return [*pragma, *self.over((*folded, *mine), [line], guards)]
+        late = guards if self.reads(made) else guards[self.begun[v][1] :]
+        asked = [g for g in guards if g in late or mine[-1] not in lanes_of(g, self.table)]
+        inner = self.over(mine[-1:], [line], tuple(asked), (*folded, *mine[:-1]))
+        if not any(mine[-1] in lanes_of(g, self.table) for g in asked):
+            inner = ["#pragma omp simd", *inner]
+        return self.over((*folded, *mine[:-1]), inner, tuple(asked))
 
 
 def _lines(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _in(lines: list[str]) -> list[str]:
-    return ["  " + line for line in lines]

@@ -32,7 +32,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.loops import Lookup
 from tilewright.ir.node import walk
-from tilewright.lowering.lanes import lane_extents, value_lanes
+from tilewright.lowering.lanes import lane_order, value_lanes
 from tilewright.support.errors import error
 
 _PREC = {"|": 1, "&": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
@@ -47,7 +47,8 @@ class Expressions:
     def __init__(self, p: flat.Program) -> None:
         self.p = p
         self.table = value_lanes(p)
-        self.extents = lane_extents(p)
+        self.extents = lane_order(p, self.table)
+        self.layout: dict[Var, tuple[Var, ...]] = {}
 
     def sorted(self, lanes: Iterable[Var]) -> tuple[Var, ...]:
         held = set(lanes)
@@ -56,7 +57,18 @@ class Expressions:
     def name(self, v: Var) -> str:
         if v in self.extents or v not in self.table:
             return v.name
-        return v.name + "".join(f"[{ln.name}]" for ln in self.sorted(self.table[v]))
+        return v.name + "".join(f"[{ln.name}]" for ln in self.order(v))
+
+    def order(self, v: Var) -> tuple[Var, ...]:
+        """The lanes of an array as they lie in it, the last one side by side."""
+        return self.layout.get(v) or self.sorted(self.table[v])
+
+    def array(self, v: Var, begun: bool = False) -> str:
+        """The declaration of an array over lanes; begun: of zeros, since not all of it is set."""
+        shape = "".join(f"[{self.extents[x]}]" for x in self.order(v))
+        kind = "int64_t" if v.dtype in INTS else TYPES[v.dtype]
+        apart = " __attribute__((aligned(64)))" if len(self.order(v)) > 1 else ""
+        return f"{kind} {v.name}{shape}{apart}{' = {0}' if begun else ''};"
 
     def reads(self, *es: Expr) -> bool:
         return any(isinstance(n, Load | Lookup) for e in es for n in walk(e))

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 
+PARTS = 16  # what is folded across a lane is in so many parts
 _CALL = re.compile(r"\btw_\w+")
 
 
@@ -302,6 +303,23 @@ static inline {T} tw_min_{D}({T} a, {T} b) {{
   return tw_from_bits_{D}(tw_bits_{D}(b < a ? b : a) | (b != b ? {nan} : 0));
 }}""",
 }
+_ACROSS = """
+static inline {T} tw_across_{name}_{D}({T} *part) {{
+{halves}  return {last};
+}}"""
+_HALF_OF = """  {{
+    typedef {T} parts __attribute__((vector_size({n} * sizeof({T}))));
+    typedef {I} bits __attribute__((vector_size({n} * sizeof({T}))));
+    parts a, b;
+    memcpy(&a, part, sizeof a);
+    memcpy(&b, part + {n}, sizeof b);
+    {take}
+    memcpy(part, &a, sizeof a);
+  }}
+"""
+_TAKE = """const bits better = (a {op} b) | (a != a);
+    a = (parts)(((bits)a & better) | ((bits)b & ~better));"""
+_TAKEN = {"max": _TAKE.format(op=">"), "min": _TAKE.format(op="<"), "sum": "a += b;"}
 _WHOLE = {
     "tw_abs": "static inline {T} tw_abs_{D}({T} x) {{ return x < 0 ? -x : x; }}",
     "tw_relu": "static inline {T} tw_relu_{D}({T} x) {{ return x < 0 ? 0 : x; }}",
@@ -367,6 +385,11 @@ def _table() -> dict[str, str]:
         }
         for name, text in _TEXTS.items():
             made[f"{name}_{d}"] = text.format(**words, **tails)
+        for name, take in _TAKEN.items():
+            last = "part[0] + part[1]" if name == "sum" else f"tw_{name}_{d}(part[0], part[1])"
+            halves = "".join(_HALF_OF.format(**words, n=n, take=take) for n in (8, 4, 2))
+            whole = _ACROSS.format(**words, name=name, halves=halves, last=last)
+            made[f"tw_across_{name}_{d}"] = whole
     made["tw_erf_f32"] = _ERF.format(
         small=_horner("s", _ERF_SMALL, "f32"), large=_horner("t", _ERF_LARGE, "f32")
     )

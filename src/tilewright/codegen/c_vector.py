@@ -15,13 +15,14 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.analysis.cost import BYTES
-from tilewright.codegen.c_expr import Expressions
+from tilewright.codegen.c_lanes import Lanes
 from tilewright.codegen.c_memory import LINE
 from tilewright.codegen.c_prelude import TYPES
 from tilewright.codegen.c_wide import SIZES
 from tilewright.ir import stmt
-from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Var, dtype_of
+from tilewright.ir.expr import Bin, Buffer, Const, Expr, Load, Select, Un, Var, dtype_of
 from tilewright.ir.flat import Loop
+from tilewright.ir.loops import Lookup
 from tilewright.ir.node import substitute, walk
 from tilewright.lowering.lanes import lanes_of
 from tilewright.schedule.edit import blocks
@@ -29,11 +30,12 @@ from tilewright.schedule.legal import APART
 from tilewright.schedule.shape import is_unit
 from tilewright.support.names import Names
 
-Lanes = tuple[Var, ...]
+Open = tuple[Var, ...]
 PLAIN = ("+", "-", "*", "/")
+OWN = (*APART, "var", "state")
 
 
-class Vectors(Expressions):
+class Vectors(Lanes):
     """Expressions, and those over a lane as vectors."""
 
     names: Names
@@ -52,14 +54,14 @@ class Vectors(Expressions):
             if all(self._fits(v, lane, *use, around) for use in found)
         }
 
-    def _whole(self, v: Var) -> Lanes:
+    def _whole(self, v: Var) -> Open:
         """The lane of a state that has one, a whole number of lines."""
         lanes = self.sorted(self.table[v])
         if v.dtype not in SIZES or len(lanes) != 1:
             return ()
         return () if self.extents[lanes[0]] * BYTES[v.dtype] % LINE else lanes
 
-    def _within(self, body: Any, lanes: Lanes) -> Iterator[tuple[Any, Lanes]]:
+    def _within(self, body: Any, lanes: Open) -> Iterator[tuple[Any, Open]]:
         """All statements, with the lanes that are open around them."""
         for s in body:
             yield s, lanes
@@ -68,20 +70,53 @@ class Vectors(Expressions):
                 yield from self._within(block, inner)
 
     @cached_property
-    def _addresses(self) -> dict[Any, Expr]:
-        """Index arithmetic of lanes, which is written out where it is used."""
-        lets = (s for s in walk(self.p.body) if isinstance(s, stmt.Let))
-        return {s.var: s.value for s in lets if self.table[s.var] and not self.reads(s.value)}
+    def written_out(self) -> dict[Any, Expr]:
+        """What is written out where it is used: index arithmetic of lanes, and what is not computed again by that."""
+        made: dict[Any, Expr] = {}
+        for s in walk(self.p.body):
+            if isinstance(s, stmt.Let) and self.table[s.var]:
+                e = substitute(s.value, made)
+                if not self._reads_lanes(e) and not self._again(s.var, e):
+                    made[s.var] = e
+        return made
+
+    def _again(self, v: Var, e: Expr) -> bool:
+        """Whether a function or a choice would be computed several times, or for more lanes than it has."""
+        if not any(isinstance(n, Select) or (isinstance(n, Un) and n.op != "neg") for n in walk(e)):
+            return False
+        lanes = [self._lanes(said) for said in self._said if self._uses(v, said)]
+        return len(lanes) > 1 or any(ls > self.table[v] for ls in lanes)
+
+    @cached_property
+    def _said(self) -> list[Any]:
+        """What each statement says itself, without those inside of it."""
+        held = [s for s, _ in self._within(self.p.body, ())]
+        return [tuple(getattr(s, f.name) for f in fields(s) if f.name not in OWN) for s in held]
+
+    def _reads_lanes(self, e: Expr) -> bool:
+        """Whether lanes read something each for itself, or something that may be written here."""
+        found = [n for n in walk(e) if isinstance(n, Load | Lookup)]
+        return not all(isinstance(n, Load) and self._index(n) for n in found)
+
+    def _index(self, n: Load) -> bool:
+        """Whether an index array is read, by all lanes at one place or side by side."""
+        lanes = [v for v in self._lanes(n) if not is_unit(v, n.indices[0])]
+        return n.buffer.role == "index" and not lanes
+
+    def gathers(self, e: Expr, lane: Var) -> bool:
+        """Whether a lane reads where an array says: one by one, each is as fast as it gets."""
+        at = [n for load in walk(e) if isinstance(load, Load) for n in walk(load.indices)]
+        return any(lane in self._lanes(n) for n in at if isinstance(n, Load))
 
     def _full(self, e: Any) -> Any:
-        while any(n in self._addresses for n in walk(e) if isinstance(n, Var)):
-            e = substitute(e, self._addresses)
+        while any(n in self.written_out for n in walk(e) if isinstance(n, Var)):
+            e = substitute(e, self.written_out)
         return e
 
     def _lanes(self, e: Any) -> set[Var]:
         return set(lanes_of(e, self.table))
 
-    def _fits(self, v: Var, lane: Var, s: Any, around: Lanes, begun: Lanes) -> bool:
+    def _fits(self, v: Var, lane: Var, s: Any, around: Open, begun: Open) -> bool:
         """Whether a statement does nothing with a state that a vector cannot do."""
         match s:
             case stmt.Init((one,), m) if one is v:

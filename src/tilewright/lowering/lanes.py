@@ -39,6 +39,13 @@ def value_lanes(p: flat.Program) -> Table:
             return table
 
 
+def lane_order(p: flat.Program, table: Table) -> dict[Var, int]:
+    """Every lane with its extent: those that something is folded over first, so that the others lie side by side."""
+    found, extents = _Walk(table), lane_extents(p)
+    found.block(p.body, (), ())
+    return dict(sorted(extents.items(), key=lambda x: x[0] not in found.folded))
+
+
 def lanes_of(e: Any, table: Table) -> Lanes:
     """The lanes of an expression."""
     if isinstance(e, Var):
@@ -57,6 +64,7 @@ class _Walk:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.begun: dict[Var, tuple[int, int]] = {}
+        self.folded: Lanes = NONE
 
     def block(self, body: Any, lanes: tuple[Var, ...], guards: tuple[Any, ...]) -> None:
         for s in body:
@@ -96,6 +104,7 @@ class _Walk:
     ) -> None:
         at, masks = self.begun[state[0]]
         folded = frozenset(lanes[at:])
+        self.folded |= folded & NONE.union(*given)
         mask = NONE.union(*(lanes_of(g, self.table) for g in guards[masks:]))
         for v, g in zip(state, given, strict=True):
             self.table[v] |= (g | mask) - folded

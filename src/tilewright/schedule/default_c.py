@@ -12,6 +12,7 @@ In: an unscheduled stage III program and the known sizes. Out: a scheduled one w
     searches with growing keys    from the place before
     outputs written by lanes      need not stay in caches
     products of blocks            schedule/default_blocks.py
+    sums of sums, attention       schedule/default_tiles.py
     a compacted list              schedule/default_append.py
 """
 
@@ -29,9 +30,10 @@ from tilewright.schedule.append import append_of
 from tilewright.schedule.balance import balanced
 from tilewright.schedule.default_append import append_c
 from tilewright.schedule.default_blocks import in_registers
+from tilewright.schedule.default_tiles import in_tiles
 from tilewright.schedule.edit import loops, uses
 from tilewright.schedule.follow import followed
-from tilewright.schedule.legal import carried
+from tilewright.schedule.legal import carried, within
 from tilewright.schedule.memory import row_bytes
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
@@ -40,6 +42,9 @@ from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
 PARTS = 16  # lanes of partial sums
+HEADS = 16  # of a row, that are folded at once
+FEW = 10  # entries of a row that are folded one by one (measured)
+ENTRIES = 32  # of a row, that are folded at once
 SHORT = 4  # lanes of a sum that are worth it
 COPIED = 512  # longest sum that is written out: where a loop ends is hard to foresee
 AHEAD, WIDE = 32, 2048  # entries ahead at most (measured); bytes of a row whose width is not known
@@ -58,6 +63,9 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
     tile = in_registers(nest, options)
     if tile is not None:
         return _leave(tile(_threads(s, nest.spatial[-2:])))
+    tile = in_tiles(nest)
+    if tile is not None:
+        return _leave(_threads(tile(s)))
     s = _features(s, nest, options)
     for x in nest.spatial:
         if not isinstance(x.lo, Const):
@@ -156,7 +164,11 @@ def _vector(r: Reduction) -> bool:
 
 def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Scheduled:
     if r.variable:
-        return _early(s, r.name, options)
+        s = _early(s, r.name, options)
+    if _functions(nest, r):
+        return _at_once(s, nest, r)
+    if r.variable:
+        return s
     lanes = any(x.kind == "lane" for x in loops(s.program))
     if not _vector(r) or (lanes and r.depth == 0) or bounds_another(nest, r):
         return s
@@ -171,6 +183,28 @@ def _reduction(s: Scheduled, nest: Nest, r: Reduction, options: COptions) -> Sch
         return s.then("kind", r.name, "lane")
     s = s.then("split", r.name, feature_tile(extent, options.width) if extent else options.width)
     return s.then("kind", f"{r.name}_i", "lane")
+
+
+def _functions(nest: Nest, r: Reduction) -> bool:
+    """Whether a loop folds, itself, what has functions that vectors take many of at once."""
+    plain = len(r.folds) == 1 and r.folds[0].monoid.fold is not None and not r.depth
+    return plain and not any(isinstance(x, flat.Loop) for x in within(r.loop.body))
+
+
+def _at_once(s: Scheduled, nest: Nest, r: Reduction) -> Scheduled:
+    """Entries in lanes; heads too, which take their turns together."""
+    made = s
+    if len(nest.spatial) > 2:
+        heads, last = nest.spatial[-2:]
+        few = isinstance(heads.hi, Const) and int(heads.hi.value) <= HEADS
+        if few and heads.body == (last,) and nest.fits_lanes(heads):
+            made = made.then("kind", heads.var.name, "lane")
+    name = r.name
+    if r.variable:
+        made, name = _tried(made, "by_length", name, FEW), f"{name}_long"
+    if not isinstance(r.loop.hi, Const) or int(r.loop.hi.value) > ENTRIES:
+        made, name = made.then("split", name, ENTRIES), f"{name}_i"
+    return _tried(_tried(made, "kind", name, "lane"), "at_once", name)
 
 
 def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
@@ -222,8 +256,9 @@ def _threads(s: Scheduled, but: tuple[flat.Loop, ...] = ()) -> Scheduled:
 
 def _begins(p: flat.Program, row: Var) -> list[str]:
     """The arrays that say where the entries of each row begin, by which rows can be shared."""
-    found = [x.lo.buffer for x in loops(p) if isinstance(x.lo, Load) and x.lo.indices == (row,)]
-    names = [b.name for b in found if b.role in ("index", "plan")]
+    ends = [n for x in loops(p) for n in walk((x.lo, x.hi)) if isinstance(n, Load)]
+    found = [n.buffer for n in ends if n.indices == (row,) and n.buffer.role in ("index", "plan")]
+    names = dict.fromkeys(b.name for b in found)
     return [n for n in names if balanced(replace(p, balance=n))]
 
 

@@ -91,16 +91,16 @@ def row_bytes(p: flat.Program, name: str) -> int:
     read = [(let.var, x) for let, _, x in _gathers(loop)] or [
         (loop.var, x) for x in row_loads(loop)
     ]
-    return max((_stride(v, x.indices[-1]) * BYTES[x.buffer.dtype] for v, x in read), default=0)
+    return max((stride(v, x.indices[-1]) * BYTES[x.buffer.dtype] for v, x in read), default=0)
 
 
-def _stride(v: Var, e: Expr) -> int:
+def stride(v: Var, e: Expr) -> int:
     """The number that a variable is multiplied by, where it is a constant."""
     match e:
         case Bin("*", a, Const(n)) if a is v:
             return int(n)
         case Bin("+", a, b):
-            return _stride(v, a) + _stride(v, b)
+            return stride(v, a) + stride(v, b)
     return int(e is v)
 
 

@@ -22,9 +22,11 @@ from tilewright.ir import coord, flat
 from tilewright.schedule import coord as stage_one
 from tilewright.schedule import loop, memory, reduce, together, work
 from tilewright.schedule.append import carry, scan
+from tilewright.schedule.at_once import at_once
 from tilewright.schedule.attach import attach
 from tilewright.schedule.balance import balance
 from tilewright.schedule.bits import bits
+from tilewright.schedule.by_length import by_length
 from tilewright.schedule.clamp import clamp
 from tilewright.schedule.edit import illegal
 from tilewright.schedule.follow import follow
@@ -42,10 +44,11 @@ COORD: dict[str, Callable[..., coord.Program]] = {
     "fuse": stage_one.fuse,
     "reorder": stage_one.reorder,
 }
-_LOOPS = (loop.split, loop.fuse, loop.unroll, jam, trim, loop.kind, loop.lane, loop.reorder)
+_SHAPES = (loop.split, loop.fuse, loop.unroll, jam, trim, by_length)
+_LOOPS = (*_SHAPES, loop.kind, loop.lane, loop.reorder)
 _GRID = (loop.order, loop.swizzle, loop.persistent, share, tail, balance)
 _STATEMENTS = (together.compute_at, together.inline, together.merge, attach)
-_REDUCTIONS = (reduce.rfactor, reduce.split_reduction, reduce.tensorise, bits, clamp)
+_REDUCTIONS = (reduce.rfactor, at_once, reduce.split_reduction, reduce.tensorise, bits, clamp)
 _READS = (memory.prefetch, memory.stream, memory.cache, follow)
 _ROWS = (visit, work.pad, work.work_list, work.segments, carry, scan)
 PRIMITIVES: dict[str, Callable[..., flat.Program]] = {
