@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.coord import Assign, Index
 from tilewright.ir.expr import Bin, Const, Expr, Load
 from tilewright.ir.node import walk
@@ -47,6 +48,7 @@ def check_reach(program: str, given: Mapping[str, Any], where: str) -> None:
             raise error("argument", where=where, name=f"index of {name}", got=n, expected=expected)
     for r in _reaches(program):
         table, of = given.get(r.table), given.get(r.of)
+        table = table.values if isinstance(table, SparseTensor) else table
         if isinstance(table, Tensor) and isinstance(of, Tensor) and r.dim < of.dim():
             below = None if r.below is None else given.get(r.below)
             if below is not None and r.nth >= 0:
