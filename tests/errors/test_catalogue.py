@@ -34,6 +34,11 @@ def listed_rows(x: Any, rows: Any, count: Any) -> None:
     append(rows, count, i, where=x[i] > 0.0, over=i, start=2, ordered=False)
 
 
+def summed_up(x: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y[i] += x[i]
+
+
 def eye(n: int = 3) -> torch.Tensor:
     return torch.eye(n).to_sparse_csr()
 
@@ -56,6 +61,8 @@ ACTIONS |= {
     "too-large": lambda m, p: tw.SparseTensor.from_coo(
         torch.tensor([0]), torch.tensor([0]), None, (2000, 2000)
     ).to_format("bitmap"),
+    "unwritten": lambda m, p: tw.program(summed_up)(torch.ones(3)),
+    "not-dense": lambda m, p: tw.spmm(eye(), torch.eye(3).to_sparse()),
     "not-sparse": lambda m, p: tw.spmm(torch.ones(3, 3), torch.ones(3, 2)),
     "dense-by-sparse": lambda m, p: torch.ones(2, 3) @ tw.SparseTensor.from_torch(eye()),
     "leaf-gradient": lambda m, p: tw.spmm(
@@ -250,6 +257,7 @@ def tools() -> Iterator[None]:
 
 # Entries that come out of compilation, and those raised by a part of the compiler called by hand.
 COMPILED = {
+    "unwritten",
     "axis-size",
     "unsupported",
     "unknown-axis",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from typing import Any
 
@@ -297,3 +298,73 @@ def test_what_python_makes_of_equality_is_no_term(statement: Any) -> None:
 
     with pytest.raises(tw.TilewrightError, match="not_equal"):
         trace(program)
+
+
+@tw.program
+def column(x: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y[i] = x[i, 2] * 2.0
+
+
+@tw.program
+def backwards(x: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y[i] = x[i, -1]
+
+
+def test_a_number_as_an_index_is_inside() -> None:
+    """Kernels would read beside the operand."""
+    x = randn(3, 3)
+    assert torch.equal(column(x), x[:, 2] * 2)
+    for program, given, number in ((column, x[:, :2], 2), (backwards, x, -1)):
+        with pytest.raises(tw.TilewrightError, match=f"index of x = {number}"):
+            program(given)
+
+
+@tw.program
+def twice(x: Any, y: Any) -> None:
+    (i,) = tw.axes("i")
+    y[i] = x[i] * 2.0
+    y[i] = y[i] + x[i]
+
+
+def test_outputs_are_read_once_they_are_written() -> None:
+    x = randn(5)
+    close(twice(x), 3 * x)
+
+    @tw.program
+    def before(x: Any, t: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y[i] = x[i] * t[i]
+        t[i] = x[i]
+
+    with pytest.raises(tw.TilewrightError, match="t is read before it is written"):
+        before(x)
+
+
+def test_inputs_by_name() -> None:
+    dense, x = matrix(), randn(12, 7)
+    a = dense.to_sparse_csr()
+    assert torch.equal(scaled(a, s=2.0, x=x), scaled(a, x, 2.0))
+    for named in ({"x": x, "z": 2.0}, {"s": 2.0}, {"x": x, "s": 2.0, "y": x}):
+        with pytest.raises(tw.TilewrightError, match="inputs"):
+            scaled(a, **named)
+
+
+@pytest.mark.parametrize(
+    "given", [None, "2", 1j, [1.0], np.ones((12, 7))], ids=lambda g: type(g).__name__
+)
+def test_what_is_no_input_is_told(given: Any) -> None:
+    with pytest.raises(tw.TilewrightError, match="a tensor, dense or sparse, or a number"):
+        scaled(matrix().to_sparse_csr(), given, 2.0)
+
+
+@pytest.mark.parametrize("word", [torch.relu, torch.sigmoid, math.exp, torch.nn.functional.gelu])
+def test_words_of_others_are_told(word: Any) -> None:
+    @tw.program
+    def foreign(x: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y[i] = word(x[i])
+
+    with pytest.raises(TypeError, match=r"use tw\.exp"):
+        foreign(randn(3))

@@ -56,6 +56,22 @@ def test_what_is_added_counts() -> None:
             next_row(x, ints(bad))
 
 
+@tw.program
+def typed(a: Any, t: Any, w: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * w[t[i, j]])
+
+
+@pytest.mark.parametrize("format", ["csr", "coo", "ell"])
+def test_types_of_edges(format: str) -> None:
+    a = tw.SparseTensor.from_dense(torch.eye(4)).to_format(format)
+    kinds = torch.tensor([0, 1, 1, 0])
+    close(typed(a, a.with_values(kinds), torch.tensor([2.0, 3.0])), torch.tensor([2.0, 3, 3, 2]))
+    for bad in (-1, 2):
+        with pytest.raises(tw.TilewrightError, match=r"t holds .*\n(.*\n)*.*indices from 0 to 1"):
+            typed(a, a.with_values(kinds.clamp(bad, bad)), torch.tensor([2.0, 3.0]))
+
+
 def test_one_of_several_counts() -> None:
     x = randn(6, 4)
     want = torch.zeros(6, 4)

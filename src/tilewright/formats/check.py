@@ -123,7 +123,8 @@ def check_values(values: Tensor, s: Structure, where: str, name: str = "values")
     """Values fit a structure: device and leading sizes. Looks at no contents."""
     if not isinstance(values, Tensor):
         got = type(values).__name__
-        raise error("argument", where=where, name=name, got=got, expected="a torch.Tensor")
+        expected = "a torch tensor: torch.as_tensor makes one of arrays and lists"
+        raise error("argument", where=where, name=name, got=got, expected=expected)
     if values.device != s.device:
         raise error(
             "device",

@@ -28,6 +28,8 @@ HEIGHT, WIDTH = 16, 40
 
 def describe(s: Structure, values: Tensor | None, title: str) -> str:
     """Title, picture and numbers."""
+    if s.device.type == "meta":
+        return f"{title}\n(without memory: nothing to draw)"
     told = _parts(s) if isinstance(s, Parts) else _padding(s) + _bytes(s, values)
     return "\n".join([title, *picture(s), _numbers(s), *told])
 

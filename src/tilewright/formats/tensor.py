@@ -203,11 +203,15 @@ class SparseTensor:
     def to(
         self,
         target: torch.device | torch.dtype | str | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
         *,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> SparseTensor:
-        """On another device, or with values of another dtype: A.to("cuda"), A.to(torch.float16)."""
+        """On another device, or with values of another dtype: A.to("cuda"), A.to(torch.float16).
+
+        Modules move their buffers so, and a SparseTensor may be one: register_buffer("A", A, persistent=False).
+        """
         if isinstance(target, torch.dtype):
             dtype = target
         elif target is not None:
@@ -217,8 +221,40 @@ class SparseTensor:
         if values is None and dtype not in (None, self.dtype):
             values = self.explicit_values()
         if values is not None:
-            values = values.to(device=structure.device, dtype=dtype or values.dtype)
+            values = values.to(structure.device, dtype or values.dtype, non_blocking)
         return SparseTensor(structure, values)
+
+    def cpu(self) -> SparseTensor:
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | int | str = "cuda") -> SparseTensor:
+        return self.to(torch.device(device))
+
+    def half(self) -> SparseTensor:
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> SparseTensor:
+        return self.to(torch.bfloat16)
+
+    def float(self) -> SparseTensor:
+        return self.to(torch.float32)
+
+    def double(self) -> SparseTensor:
+        return self.to(torch.float64)
+
+    def is_floating_point(self) -> bool:
+        """Of its values; ones that are not stored have no dtype to change."""
+        return self.values is not None and self.values.is_floating_point()
+
+    def is_complex(self) -> bool:
+        return self.values is not None and self.values.is_complex()
+
+    def __getattr__(self, name: str) -> Any:
+        """What tensors have, and this has not, is told with what to write instead."""
+        instead = ""
+        if not name.startswith("_") and hasattr(Tensor, name):
+            instead = f": A.values.{name} is that of the entries, A.to_dense().{name} of the matrix"
+        raise AttributeError(f"a SparseTensor has no {name}{instead}", name=name, obj=self)
 
     def to_format(self, name: str, block: int | tuple[int, int] | None = None) -> SparseTensor:
         """The same matrix in another format; values keep their order (or fill blocks)."""
@@ -291,7 +327,8 @@ def coordinate_tensor(
     for name, array in zip(called, (rows, cols), strict=True):
         if not isinstance(array, Tensor):
             got = type(array).__name__
-            raise error("argument", where=where, name=name, got=got, expected="a torch tensor")
+            expected = "a torch tensor: torch.as_tensor makes one of arrays and lists"
+            raise error("argument", where=where, name=name, got=got, expected=expected)
         check_index_dtype(array, where, name)
     rows, cols = index.same_dtype(rows, cols)
     names = {"rows": called[0], "indices": called[1]}

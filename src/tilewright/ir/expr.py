@@ -103,6 +103,16 @@ class Expr(Node):
     def __bool__(self) -> bool:
         raise TypeError(f"{self} has no truth value while a program is traced; use tw.where")
 
+    def __float__(self) -> float:
+        raise TypeError(f"{self} is no number while a program is traced; use tw.exp, tw.sqrt ...")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "function")
+        raise TypeError(
+            f"torch's {name} takes no part of a program; use tw.exp, tw.relu, tw.sum ..."
+        )
+
 
 @node
 class Const(Expr):

@@ -255,6 +255,7 @@ def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
         _CURRENT.pop()
     outs = tuple(made.assigned)
     _check(fn, params, outs)
+    _check_order(f"{fn.__name__}({', '.join(params)})", made.body, outs)
     inputs = tuple(n for n in params if n in refs and n not in outs)
     return Traced(
         fn.__name__,
@@ -282,6 +283,24 @@ def _check(fn: Callable[..., None], params: tuple[str, ...], outs: tuple[str, ..
     where = f"{fn.__name__}({', '.join(params)})"
     why = error("program-output", where=where, name=fn.__name__, got=f"it assigns {got}")
     raise located(why, place_of_code(fn.__code__) if hasattr(fn, "__code__") else "")
+
+
+def _check_order(where: str, body: Sequence[Stmt], outs: tuple[str, ...]) -> None:
+    """Outputs are read by statements after those that write them: y[i] += x[i] would read what memory holds."""
+    written: set[str] = set()
+    for s in body:
+        held: tuple[Ref, ...] = ()
+        read: Any = s
+        if isinstance(s, Append):
+            held = s.list, s.count
+        elif isinstance(s, Assign):
+            held = tuple(t.buffer for t in s.targets)
+            read = s.values, tuple(t.indices for t in s.targets), s.listed
+        for n in walk(read):
+            if isinstance(n, Load) and n.buffer.name in {*outs} - written:
+                why = error("unwritten", where=where, name=n.buffer.name, got="nothing that does")
+                raise located(why, source_of(s), s)
+        written |= {ref.name for ref in held}
 
 
 def sum_leftover(s: Stmt) -> Stmt:

@@ -1,6 +1,7 @@
 """Operators: programs in the language, compiled by the pipeline, with gradients."""
 
 import operator
+from types import MethodDescriptorType
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,14 @@ def _matmul(a: SparseTensor, x: Any) -> Tensor | SparseTensor:
     return sparse_matmul(a, b) if isinstance(b, SparseTensor) else spmm(a, b)
 
 
-def _number(b: Any, where: str) -> Any:
+def _number(b: Any, where: str, known: str) -> Any:
     """A number, or a tensor of one without dimensions; entries are in no order that a tensor could follow."""
     if isinstance(b, Tensor) and b.dim() == 0:
         return b
     if isinstance(b, NUMBERS):
         return b.item() if isinstance(b, np.generic) else b
     got = f"a tensor of {said(tuple(b.shape))}" if isinstance(b, Tensor) else repr(b)
-    expected = "a number or a SparseTensor; A.map(fn) changes the stored values as they lie"
+    expected = f"{known}; A.map(fn) changes the stored values as they lie"
     raise error("argument", where=where, name="b", got=got, expected=expected)
 
 
@@ -62,24 +63,34 @@ def _multiply(a: SparseTensor, b: Any) -> SparseTensor:
     b = _sparse(b, "A * B")
     if isinstance(b, SparseTensor):
         return multiply(a, b)
-    number = _number(b, "A * b")
+    number = _number(b, "A * b", "a number or a SparseTensor")
     return a.map(lambda v: v * number)
 
 
 @public
 def _divide(a: SparseTensor, b: Any) -> SparseTensor:
-    number = _number(b, "A / b")
+    number = _number(b, "A / b", "a number")
     return a.map(lambda v: v / number)
+
+
+def _term(b: Any, where: str) -> SparseTensor:
+    made = _sparse(b, where)
+    if not isinstance(made, SparseTensor):
+        expected = (
+            "a sparse matrix; A.map(fn) changes the stored values, A.to_dense() has all others"
+        )
+        raise error("argument", where=where, name="B", got=type(b).__name__, expected=expected)
+    return made
 
 
 @public
 def _add(a: SparseTensor, b: Any) -> SparseTensor:
-    return add(a, _sparse(b, "A + B"))
+    return add(a, _term(b, "A + B"))
 
 
 @public
 def _subtract(a: SparseTensor, b: Any) -> SparseTensor:
-    return add(a, _sparse(b, "A - B"), -1)
+    return add(a, _term(b, "A - B"), -1)
 
 
 def _negative(a: SparseTensor) -> SparseTensor:
@@ -91,6 +102,19 @@ PRODUCTS = (operator.matmul, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 SCALED = (operator.mul, torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
 
 
+def _refused(func: Any) -> Any:
+    """torch.relu(A) is told what to write instead; operators of Python may find an answer on the other side."""
+    operators = isinstance(func, MethodDescriptorType) or func in vars(Tensor).values()
+    if torch.compiler.is_compiling() or operators:
+        return NotImplemented
+    name = getattr(func, "__name__", "function")
+    got = "a SparseTensor, which torch's functions do not know"
+    expected = (
+        "A.map(fn) for the values, tw.spmm and tw.einsum for sums, A.to_dense() for the matrix"
+    )
+    raise error("argument", where=f"{name}(A)", name="A", got=got, expected=expected)
+
+
 @public
 def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """torch.matmul(A, x) and s * A. torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can tell
@@ -100,7 +124,7 @@ def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: An
             _multiply(*args) if isinstance(args[0], SparseTensor) else _multiply(args[1], args[0])
         )
     if func not in PRODUCTS:
-        return NotImplemented
+        return _refused(func)
     if isinstance(args[0], SparseTensor):
         return _matmul(*args)
     if torch.compiler.is_compiling():
@@ -111,6 +135,7 @@ def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: An
 SparseTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
 SparseTensor.__matmul__ = _matmul  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__add__ = _add  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__radd__ = _add  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__rmul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__truediv__ = _divide  # type: ignore[operator, attr-defined, unused-ignore]

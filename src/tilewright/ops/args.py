@@ -141,7 +141,7 @@ names_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def dense_arg(name: str, t: Tensor) -> Arg:
     """A strided tensor, read through its strides when it is not contiguous."""
     strided = None if t.is_contiguous() else _unit_dim(t)
-    return Arg(name, "dense", name_of(t.dtype), t.dim(), strided=strided)
+    return Arg(name, "dense", name_of(t.dtype, name), t.dim(), strided=strided)
 
 
 def dense_key(t: Tensor) -> tuple[object, ...]:

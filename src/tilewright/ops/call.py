@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tilewright.formats.compiling import constant
+from tilewright.formats.interop import is_scipy
 from tilewright.formats.merge import merged, rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
@@ -82,7 +83,7 @@ def prepared(
 ) -> tuple[str, list[Tensor], list[int], dict[str, Any]]:
     """What `run` takes, and the inputs as they are used: rows first, formats that fit, nothing doubled in a search."""
     where = title_of(name, tuple(inputs))
-    held = {n: v if _dense(v) else rows_first(as_sparse(v, where, n)) for n, v in inputs.items()}
+    held = {n: v if _dense(v) else _sparse(v, where, n) for n, v in inputs.items()}
     if any(isinstance(v, SparseTensor) and isinstance(v.structure, Tree) for v in held.values()):
         held = fitting(name, held)
     text, tensors, ints = arguments(name, held)
@@ -119,6 +120,13 @@ def prepared(
             text, tensors = with_positions(text, tensors, met, pairs)
         ints = with_choice(text, tensors, ints, held)
     return text, tensors, ints, held
+
+
+def _sparse(v: Any, where: str, name: str) -> SparseTensor:
+    if not (isinstance(v, Tensor | SparseTensor) or is_scipy(v)):
+        expected = "a tensor, dense or sparse, or a number"
+        raise error("argument", where=where, name=name, got=type(v).__name__, expected=expected)
+    return rows_first(as_sparse(v, where, name))
 
 
 def _any_order(v: SparseTensor) -> bool:

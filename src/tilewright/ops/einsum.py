@@ -31,6 +31,9 @@ def einsum(subscripts: str, *operands: Any, out_format: str | None = None) -> An
     >>> y = einsum("ij,jf->if", A, x)
     >>> C = einsum("ij,jk->ik", A, B, out_format="csr")
     """
+    if not isinstance(subscripts, str):
+        expected = "letters of the operands and of the result, for instance 'ij,jf->if'"
+        raise error("einsum", where="einsum", got=repr(subscripts), expected=expected)
     name, inputs = traced_for(subscripts, len(operands))
     sparse = [isinstance(t, SparseTensor) for t in operands]
     if out_format not in (None, "dense") and sparse == [True, True] and _is_product(subscripts):

@@ -231,6 +231,8 @@ def may_list(s: Structure, x: Tensor, setting: Setting | None = None) -> bool:
     """Work lists are for prepared structures with rows first, or such a part; none inside torch.compile."""
     if backend_of(x.device) != "triton" or torch.compiler.is_compiling() or rows_of(s) is None:
         return False
+    if x.is_meta:
+        return False
     prepared = s.transposed is not None or s.plans.get("uses", 0) > 1
     return prepared if setting is None else "long" in setting
 

@@ -46,14 +46,25 @@ class Program:
         _PROGRAMS[self.key] = self
 
     @public
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs, in the order of the parameters: dense tensors, or SparseTensors on an input's structure."""
+        if named:
+            inputs = self.in_order(inputs, named)
         name, given, floats = self.inputs(*inputs)
         try:
             return call(name, given, list(floats.values()))
         except TilewrightError as why:
             self.relocate(why, tuple(floats))
             raise
+
+    def in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """All inputs by their places, those given by name behind the others."""
+        rest = self.params[len(inputs) : len(inputs) + len(named)]
+        if {*rest} != {*named}:
+            got, expected = ", ".join(named), ", ".join(rest) or "no more inputs"
+            where = f"{self.__name__}({', '.join(self.params)})"
+            raise error("argument", where=where, name="inputs", got=got, expected=expected)
+        return (*inputs, *(named[n] for n in rest))
 
     def inputs(self, *inputs: Any) -> tuple[str, dict[str, Any], dict[str, float]]:
         """The program's registered name, its tensors by name and its scalars by name."""

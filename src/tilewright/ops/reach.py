@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tilewright.formats.tensor import SparseTensor
 from tilewright.ir.coord import Assign, Index
 from tilewright.ir.expr import Bin, Const, Expr, Load
 from tilewright.ir.node import walk
@@ -39,9 +40,15 @@ class Reach(NamedTuple):
 
 
 def check_reach(program: str, given: Mapping[str, Any], where: str) -> None:
-    """Every table of a program that is among its inputs."""
+    """Every table of a program that is among its inputs, and every number that stands for an index."""
+    for name, dim, n in _numbers(program):
+        shape = given[name].shape
+        if dim < len(shape) and not 0 <= n < shape[dim]:
+            expected = f"an index of dimension {dim}, from 0 to {shape[dim] - 1}"
+            raise error("argument", where=where, name=f"index of {name}", got=n, expected=expected)
     for r in _reaches(program):
         table, of = given.get(r.table), given.get(r.of)
+        table = table.values if isinstance(table, SparseTensor) else table
         if isinstance(table, Tensor) and isinstance(of, Tensor) and r.dim < of.dim():
             below = None if r.below is None else given.get(r.below)
             if below is not None and r.nth >= 0:
@@ -85,6 +92,22 @@ def _asked(table: Tensor) -> bool:
     if not eager() or not ordinary((table,)) or table.numel() == 0:
         return False
     return backend_of(table.device) == "c" or knobs.check()
+
+
+@functools.cache
+def _numbers(program: str) -> tuple[tuple[str, int, int], ...]:
+    """Inputs that are read at a number: x[i, 0]."""
+    traced = TEMPLATES[program].traced
+    loads = (n for n in walk(traced.body) if isinstance(n, Load))
+    return tuple(
+        {
+            (a.buffer.name, dim, int(ix.value)): None
+            for a in loads
+            if a.buffer.name in traced.inputs
+            for dim, ix in enumerate(a.indices)
+            if isinstance(ix, Const)
+        }
+    )
 
 
 @functools.cache

@@ -297,7 +297,7 @@ def check_dense(
     """A strided tensor of a rank, on a device, of a dtype that kernels know."""
     if not isinstance(t, Tensor) or t.layout != torch.strided:
         got = t.layout if isinstance(t, Tensor) else type(t).__name__
-        raise error("layout", where=where, name=name, got=got, expected="a dense (strided) tensor")
+        raise error("not-dense", where=where, name=name, got=got)
     if t.dim() != rank:
         raise error(
             "shape", where=where, name=name, got=tuple(t.shape), expected=f"{rank} dimensions"

@@ -150,6 +150,12 @@ CATALOGUE: dict[str, Entry] = {
         "at most 64 places for each entry, and a million beside them",
         "use {instead}",
     ),
+    "not-dense": Entry(
+        FormatError,
+        "{name} is {got}",
+        "a dense (strided) tensor",
+        "torch.as_tensor makes one of arrays and lists, .to_dense() of sparse ones",
+    ),
     "not-sparse": Entry(
         FormatError,
         "{name} is {got}",
@@ -235,6 +241,12 @@ CATALOGUE: dict[str, Entry] = {
         "{expected}",
         "rewrite the statement, or convert the operand to a format that has this order",
         where="lowering the program",
+    ),
+    "unwritten": Entry(
+        LanguageError,
+        "{name} is read before it is written",
+        "a statement before this one that assigns it",
+        "assign it first, and all at once: a sum of several terms is one expression",
     ),
     "program-output": Entry(
         LanguageError,
