@@ -59,7 +59,7 @@ def summary() -> list[str]:
     rows, attention = load("h200_rows")["summary"], load("h200_attention")["summary"]
     cpu = load("cpu_spmm")["summary"]
     edges = load("cpu_sddmm")["summary"]
-    products = load("cpu_bsr")["summary"]
+    products, heads = load("cpu_bsr")["summary"], load("cpu_attention")["summary"]
     lines = [
         [
             "SpMM fp32, H200",
@@ -165,6 +165,15 @@ def summary() -> list[str]:
             ]
             for key, peer in (("over_torch", "torch BSR"), ("over_dense", "dense torch (MKL)"))
         ),
+        *(
+            [
+                f"block-sparse attention fp32{how}, 2 CPU cores",
+                "dense torch (SDPA)",
+                times(heads[key]),
+                times(heads[f"{key}_least"]),
+            ]
+            for how, key in (("", "over_best"), (", with gradients", "over_best_trained"))
+        ),
     ]
     return table(["what", "against", "faster, geometric mean", "least"], lines)
 
@@ -224,6 +233,24 @@ def cpu_blocks_table() -> list[str]:
     ]
     head = ["format", "block", "density", "columns", "operator ms", "torch BSR", "dense (MKL)"]
     return table([*head, "over torch", "over dense", "GFLOP/s of stored blocks"], rows)
+
+
+def cpu_attention_table() -> list[str]:
+    keys = ("ours_ms", "dense_ms", "masked_ms")
+    rows = [
+        [
+            str(r["d"]),
+            str(r["block"]),
+            f"{r['kept']:.2f}",
+            *(f"{r[k]:.1f}" for k in keys),
+            times(r["over_best"]),
+            *(f"{r[k.replace('_ms', '_trained_ms')]:.1f}" for k in keys),
+            times(r["over_best_trained"]),
+        ]
+        for r in load("cpu_attention")["rows"]
+    ]
+    head = ["d", "block", "kept", "operator ms", "dense", "dense, masked", "over the better"]
+    return table([*head, "with gradients ms", "dense", "dense, masked", "over the better"], rows)
 
 
 def pruned_table() -> list[str]:
@@ -428,6 +455,14 @@ def page() -> str:
         *CPU_BLOCKS,
         "",
         *cpu_blocks_table(),
+        "",
+        "## Block-sparse attention fp32 on 2 CPU cores, 8 heads, 2048 tokens",
+        "",
+        machine("cpu_attention"),
+        "",
+        "Dense: torch's `scaled_dot_product_attention`, without the mask and with it; outputs and gradients checked.",
+        "",
+        *cpu_attention_table(),
         "",
         *dynamic(),
     ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from ops.places import INTERPRETER
 
-from tilewright.bench import ahead, alone, command, machine, main, timing
+from tilewright.bench import ahead, alone, attention_cpu, command, machine, main, timing
 from tilewright.bench.suite import Measured, Options, Run, Task
 from tilewright.ops.backend import backend
 from tilewright.support.errors import FormatError
@@ -27,6 +27,20 @@ def test_several_suites_have_a_file_each(
     assert all(held["summary"]["complete"] and held["rows"] for held in made.values())
     told = capsys.readouterr().out
     assert told.index("sddmm on cpu:") < told.index("spmm on cpu:")
+
+
+def test_attention_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(attention_cpu, "QUICK_TOKENS", 128)
+    monkeypatch.setattr(attention_cpu, "KEPT", (0.5,))
+    path = tmp_path / "cpu_attention.json"
+    asked = ["--device", "cpu", "--quick", "--busy", "--json", str(path)]
+    assert main(["attention", *asked]) == 0
+    (row,) = machine.read(path)["rows"]
+    assert row["ok"] and row["over_best"] == min(row["dense_ms"], row["masked_ms"]) / row["ours_ms"]
+    assert 0.5 <= row["kept"] <= 1 and row["ours_trained_ms"] > 0
+    assert "with gradients, least" in capsys.readouterr().out
 
 
 def test_a_file_for_several_suites_is_refused(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> No
     index = tw.Index.from_mask(every, (1, None), ordered=True)
     plans = [
         tw.linear.list_plan(x, w, index, {**SHARED, "pieces": pieces})  # type: ignore[attr-defined]
-        for pieces in (1, 2, 8)
+        for pieces in (1, 8)
     ]
     want = x.double() @ w.double().t()
     for count in (0, 1, 33, 200, 3):

@@ -117,7 +117,7 @@ def test_gradcheck_over_kept_positions(where: Place) -> None:
 
 def test_a_pair_ends_with_either_structure() -> None:
     a = matrix(7, 9, 1)
-    for seed in range(12):  # ids of dead structures are used again
+    for seed in range(4):  # ids of dead structures are used again
         b = matrix(7, 9, seed + 2)
         for _ in range(3):
             close(times(a, b).to_dense(), a.to_dense() * b.to_dense())

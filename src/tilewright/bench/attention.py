@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.bench import check, probes, subject, timing
+from tilewright.bench import attention_cpu, check, probes, subject, timing
 from tilewright.bench.beside import beside
 from tilewright.bench.suite import Measured, Run, fastest, seeded, spelled
 from tilewright.bench.tables import cell, geomean, least, ratio, table, verdict
@@ -31,6 +31,8 @@ TOLERANCE = 1e-2  # the weights are rounded to bf16 before the second product
 
 
 def measure(run: Run) -> Measured:
+    if run.options.device == "cpu":
+        return (yield from attention_cpu.measure(run))
     torch.backends.cuda.matmul.allow_tf32 = False
     tokens = QUICK_TOKENS if run.options.quick else TOKENS
     yield [{"d": d, "setting": s} for d in DIMS for s in _settings(run, d)]

@@ -30,7 +30,7 @@ SUITES = {
     "pruned": pruned.measure,
     "dynamic": dynamic.measure,
 }
-GPU_SUITES = ("attention", "rows")
+GPU_SUITES = ("rows",)
 
 
 def parser() -> argparse.ArgumentParser:
