@@ -165,3 +165,27 @@ def test_other_programs_read_the_tensor_as_it_is(where: Place) -> None:
     torch.testing.assert_close(each(a, x), torch.einsum("rij,j->ri", d, x))
     torch.testing.assert_close(crossed(a, z), torch.einsum("rij,rji,r->i", d, d, z))
     assert not any(k[0] == "grouped" for k in a.structure.plans)
+
+
+@tw.program
+def beside(m: Any, a: Any, y: Any) -> None:
+    r, i, j = tw.axes("r i j")
+    y[r] = tw.sum(i, m[i, r] * tw.sum(j, a[r, i, j]))
+
+
+@tw.program
+def scaled(m: Any, a: Any, y: Any) -> None:
+    r, i, j = tw.axes("r i j")
+    y[r] = tw.sum((i, j), (m[i, r] + 1.0) * a[r, i, j])
+
+
+@pytest.mark.parametrize("name", ["csr", "csc", "ell.6"])
+@pytest.mark.parametrize("format", ["csf", "csf.3.dense", "bucket.4"])
+def test_a_matrix_beside_three_dimensions(format: str, name: str, where: Place) -> None:
+    g = torch.Generator().manual_seed(0)
+    dense = torch.randn(6, 4, 5, generator=g) * (torch.rand(6, 4, 5, generator=g) < 0.4)
+    a = tw.SparseTensor.from_dense(dense.to(where.device), format="csf", dims=3).to_format(format)
+    m = (torch.randn(4, 6, generator=g) * (torch.rand(4, 6, generator=g) < 0.5)).to(where.device)
+    sparse, d = tw.SparseTensor.from_dense(m).to_format(name), a.to_dense()
+    torch.testing.assert_close(beside(sparse, a), torch.einsum("ir,rij->r", m, d))
+    torch.testing.assert_close(scaled(sparse, a), torch.einsum("ir,rij->r", m + 1, d))

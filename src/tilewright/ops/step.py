@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilewright import driver
 from tilewright.analysis.domain import covers
+from tilewright.formats.storage import stored_dims
 from tilewright.ir.expr import Bin, Cast, Const, Expr, Var
 from tilewright.ir.node import walk
 from tilewright.ir.text import text
@@ -288,8 +289,10 @@ class Step(Statement):
         from_names = dict(zip(self.names, tensors, strict=True))
         made: dict[str, Tensor] = {}
         for name in self.views:
-            shape = tuple(ints[self.int_names.index(f"{name}.n{d}")] for d in range(2))
-            made.update(derive_views(name, self.args[name], from_names, shape, self.missing))
+            arg = self.args[name]
+            sizes = (f"{name}.n{d}" for d in range(stored_dims(arg.kind)))
+            shape = tuple(ints[self.int_names.index(n)] for n in sizes)
+            made.update(derive_views(name, arg, from_names, shape, self.missing))
         return [made[n] for n in self.missing]
 
     def outputs(self, sizes: Sequence[Any], like: Tensor, fake: bool = False) -> list[Tensor]:
