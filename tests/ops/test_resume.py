@@ -207,7 +207,7 @@ def test_command_tells_the_line(
         "bench spmm --quick --widths many",
         "bench spmm --quick --threads -1",
         "tune run --data tiny --width -1",
-        "bench attention --device cpu",
+        "bench rows --device cpu",
         "bench rows --device cpu",
         "bench spmm --quick --json FILE/spmm.json",
         "profile --json FILE/tiles.json",
