@@ -125,7 +125,9 @@ def measured(run: Run, case: Case) -> dict[str, Any]:
     best = fastest(row["settings"])
     row |= {"vendor_ms": vendor_ms, "ms": times[-1], "setting": plans[-1].setting}
     row |= {"best_ms": best["ms"], "best_setting": best["setting"]}
-    return row | {n: ratio(vendor_ms, row[t]) for n, t in (("share", "ms"), ("best", "best_ms"))}
+    return row | {
+        n: ratio(vendor_ms, row[t]) for n, t in (("share", "ms"), ("best_share", "best_ms"))
+    }
 
 
 def _operands(case: Case) -> tuple[Tensor, Tensor, Index]:
@@ -148,14 +150,14 @@ def _plan(x: Tensor, w: Tensor, index: Index, setting: Setting | None) -> Any:
 
 def report(rows: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
     head = ["case", "cuBLAS", "chosen", "best", "/chosen", "/best", "best setting"]
-    names = ("case", "vendor_ms", "ms", "best_ms", "share", "best")
+    names = ("case", "vendor_ms", "ms", "best_ms", "share", "best_share")
     lines: list[list[Cell]] = [
         [*(r.get(n) for n in names), spelled(r.get("best_setting"))] for r in rows
     ]
     mine = [r for r in rows if r["kind"] == "rows alone"]
     shares = {
         "alone_share": least(r["share"] for r in mine),
-        "alone_best_share": least(r["best"] for r in mine),
+        "alone_best_share": least(r["best_share"] for r in mine),
     }
     text = [
         "over what an index names, alone; cuBLAS over just these rows, or over all of x",
