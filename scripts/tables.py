@@ -31,9 +31,8 @@ would not stay in the cache pass it, and their memory is that of the output befo
 
 
 BLOCKS = """
-`rows of blocks in one`: the blocks of so many rows were stored as one, zeros included, by `to_format`, so that a tile
-of x serves them all; the conversion is a column of the file, not of the time. `chosen unmeasured` is what the rule
-chose before it was fitted to this table.
+`rows of blocks in one`: so many rows of blocks were stored as one, zeros included, so that a tile of x serves them all;
+the conversion is a column of the file, not of the time. `chosen unmeasured` is what the operator chooses by itself.
 """.strip().splitlines()
 
 CPU_BLOCKS = """
@@ -179,7 +178,7 @@ def summary() -> list[str]:
 
 
 def least(name: str, key: str) -> float:
-    return min(r[key] for r in load(name)["rows"])
+    return min(r[key] for r in load(name)["rows"] if key in r)
 
 
 def blocks_table() -> list[str]:
@@ -304,10 +303,7 @@ def tile_table(name: str) -> list[str]:
 
 
 def sddmm_rows() -> list[dict[str, Any]]:
-    """Of the widths 32 and 128, which are there for all graphs: the largest were measured earlier."""
-    rows = [r for r in load("h200_sddmm")["rows"] if r["width"] in (32, 128)]
-    known = {r["graph"] for r in rows}
-    return rows + [r for r in load("h200_sddmm_large")["rows"] if r["graph"] not in known]
+    return list(load("h200_sddmm")["rows"])
 
 
 def sddmm_table() -> list[str]:
@@ -370,11 +366,9 @@ def page() -> str:
         "",
         "Made by `python scripts/tables.py` from the files in `benchmarks/results`, which `tilewright bench` wrote.",
         "Every peer ran in the same process on the same inputs; outputs were checked. On the GPU times are",
-        "CUDA-graph replays with a cold second-level cache, output initialisation inside. The cache is filled by",
-        "reading; for pruned weights and rows of a product it was filled by writing, so that calls and peers",
-        "alike also paid for another's bytes on their way to memory. Hand-written",
-        "kernels are given by `--probes`. `h200_tests.txt` beside the figures is the suite on that GPU, in parts",
-        "(`TILEWRIGHT_TEST_GPU=1 python -m pytest -m gpu`), with what was corrected after it.",
+        "CUDA-graph replays with a cold second-level cache (filled by reading), output initialisation inside.",
+        "Hand-written kernels are given by `--probes`. `h200_tests.txt` beside the figures is the suite on that GPU,",
+        "in parts (`TILEWRIGHT_TEST_GPU=1 python -m pytest -m gpu`), with what was corrected after it.",
         "",
         *summary(),
         "",
@@ -385,8 +379,6 @@ def page() -> str:
         "## SDDMM on the H200",
         "",
         machine("h200_sddmm"),
-        "",
-        f"ego-Twitter and the generated graphs, earlier: {machine('h200_sddmm_large')}",
         "",
         "The goal (5x in fp32) is missed; it lies beyond the floor of these runs:",
         "",
