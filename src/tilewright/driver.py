@@ -280,6 +280,9 @@ def _kernel(
         schedule=log.steps,
         starts={b.name: v for b, v in tile.starts(p.body).items()},
         loose=tile.loose(p) if isinstance(p, tile.Program) else (),
+        claimed={b.name: p.grid for b in tile.claimed(p.body)}
+        if isinstance(p, tile.Program)
+        else {},
     )
 
 

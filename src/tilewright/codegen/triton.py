@@ -122,9 +122,23 @@ class _Printer:
             case tile.FetchAdd(v, b, at, by, mask):
                 where = f"{self.pointer(b, (at,))}, {self.expr(by)}{self.mask(mask)}"
                 return [f'{v.name} = tl.atomic_add({where}, sem="relaxed")']
+            case tile.Claim(v, counter, count, by):
+                return self.claim(v.name, f"{counter.name}_ptr", f"{count.name}_ptr", self.expr(by))
             case tile.Barrier():
                 return ["tl.debug_barrier()"]
         raise TypeError(f"no Triton text for {type(s).__name__}")
+
+    def claim(self, name: str, counter: str, count: str, by: str) -> list[str]:
+        """Programs are counted in the upper half of a number, and what they claim in the lower."""
+        both, mine = f"{name}_all", f"{name}_own"
+        return [
+            f"{mine} = {by}",
+            f'{both} = tl.atomic_add({counter}, tl.cast({mine}, tl.int64) + {1 << 32}, sem="relaxed")',
+            f"{name} = tl.cast({both} & {(1 << 32) - 1}, tl.int32)",
+            f"if {both} >> 32 == tl.num_programs(0) - 1:",
+            f"    tl.store({count}, {name} + {mine})",
+            f"    tl.store({counter}, tl.cast(0, tl.int64))",
+        ]
 
     def span(self, lo: Any, hi: Any, step: int) -> str:
         by = f", {step}" if step != 1 else ""

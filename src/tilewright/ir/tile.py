@@ -4,7 +4,8 @@
     dims    := named tile dimensions with power-of-two sizes; a tile's dims follow one canonical order
     stmt    := Set(var, value) | For(var, lo, hi, body) | Unroll(var, count, body) | If(cond, then, orelse)
              | Store(buffer, offsets, value, mask) | Atomic(op, buffer, offsets, value, mask)
-             | Arrive(var, buffer, offset) | FetchAdd(var, buffer, offset, value, mask) | Barrier()
+             | Arrive(var, buffer, offset) | FetchAdd(var, buffer, offset, value, mask)
+             | Claim(var, counter, count, value) | Barrier()
     expr    := Const | Var | Bin | Un | Select | Cast (operands broadcast by Expand)
              | ProgramId() | Arange(dim) | Full(value, dtype, dims) | Expand(a, have, want)
              | Load(buffer, offsets, mask, fill, fresh, once) | Dot(a, b, acc) | Trans(a)
@@ -227,6 +228,19 @@ class FetchAdd(Stmt):
 
 
 @node
+class Claim(Stmt):
+    """var = what programs before this one claimed; the last of all leaves the whole in count[0], and the counter zero
+
+    Every program comes here once. The counter holds how many did in its upper half, and what they claimed below.
+    """
+
+    var: Var
+    counter: Buffer
+    count: Buffer
+    value: Expr
+
+
+@node
 class Barrier(Stmt):
     """All threads of the program have come this far."""
 
@@ -254,6 +268,11 @@ def loose(p: Program) -> tuple[str, ...]:
     }
     wide |= {n.buffer for n in walk(p.body) if isinstance(n, Store | Atomic | Arrive)}
     return tuple(b.name for b in p.buffers if b.role == "index" or b not in wide)
+
+
+def claimed(body: Any) -> tuple[Buffer, ...]:
+    """The outputs that the last program writes, if there is a program."""
+    return tuple(s.count for s in walk(body) if isinstance(s, Claim))
 
 
 def starts(body: Any) -> dict[Buffer, float | int | bool]:

@@ -63,7 +63,7 @@ def _passes(load: tile.Set, over: tile.Stmt) -> bool:
     if not isinstance(over, tile.Set | tile.For):
         return False
     inside = list(walk(over))
-    if any(isinstance(n, tile.Barrier | tile.Arrive | tile.FetchAdd) for n in inside):
+    if any(isinstance(n, tile.Barrier | tile.Arrive | tile.FetchAdd | tile.Claim) for n in inside):
         return False
     changed: set[Any] = {n.var for n in inside if isinstance(n, tile.Set | tile.For | tile.Unroll)}
     written = {n.buffer for n in inside if isinstance(n, tile.Store | tile.Atomic)}

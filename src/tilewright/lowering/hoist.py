@@ -42,9 +42,8 @@ def _statement(s: Any, once: set[Var]) -> list[tile.Stmt]:
 
 
 def _split(loop: Var, body: Body, once: set[Var]) -> tuple[list[tile.Stmt], Body]:
-    changed = {loop} | {
-        s.var for s in walk(body) if isinstance(s, tile.Set | tile.Arrive | tile.FetchAdd)
-    }
+    sets = tile.Set | tile.Arrive | tile.FetchAdd | tile.Claim
+    changed = {loop} | {s.var for s in walk(body) if isinstance(s, sets)}
     changed |= {s.var for s in walk(body) if isinstance(s, tile.For | tile.Unroll)}
     written = {s.buffer for s in walk(body) if isinstance(s, tile.Store | tile.Atomic)}
     moved: list[tile.Stmt] = []

@@ -3,18 +3,21 @@
 In: an append of stage III, and the code made so far. Out: more code.
 
     kept = where(...); base = atomic_add(count, sum(kept)); store(found + base + cumsum(kept) - 1, value, where kept)
+
+With a counter (for a count of its own to which every program comes once) programs claim their places there, and the
+last one leaves the count: it need not be set to 0 by a launch before.
 """
 
 from __future__ import annotations
 
 from tilewright.ir import stmt, tile
-from tilewright.ir.expr import Bin, Expr, cast, const, ne, select
+from tilewright.ir.expr import Bin, Buffer, Expr, cast, const, ne, select
 from tilewright.lowering.tile_expr import Tiler
 from tilewright.lowering.tile_rules import refuse
 from tilewright.lowering.tiled import Lanes, Tiled, names
 
 
-def append(t: Tiler, s: stmt.Append) -> None:
+def append(t: Tiler, s: stmt.Append, counter: Buffer | None = None) -> None:
     """What a tile keeps, behind what others of its group have put there."""
     if not s.shared:
         raise refuse("append", "its order is carried by no program", "carry() it first", s)
@@ -37,7 +40,10 @@ def append(t: Tiler, s: stmt.Append) -> None:
     total: Expr = tile.Reduce("sum", kept.e, kept.lanes.index(over[0])) if over else kept.e
     base = t.fresh("base", s.count.dtype)
     t.types[base] = names(group.lanes)
-    t.push(tile.FetchAdd(base, s.count, group.e, total, t.mask(group.lanes)))
+    if counter is None:
+        t.push(tile.FetchAdd(base, s.count, group.e, total, t.mask(group.lanes)))
+    else:
+        t.push(tile.Claim(base, counter, s.count, total))
     upto = kept.e
     if over and s.at is None and t.by_threads(kept):
         kept, upto = t.threads(kept)

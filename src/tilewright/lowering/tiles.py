@@ -81,6 +81,9 @@ class _Lower:
         self.total: Expr = const(1)
         self.extra: list[Buffer] = []
         self.dotted: set[str] = set()
+        self.deep = (
+            0  # loops and branches around a statement: programs come to it more or less than once
+        )
 
     # --- the grid ---------------------------------------------------------------------------------
 
@@ -172,7 +175,7 @@ class _Lower:
             case stmt.Publish():
                 self.publish(s)
             case stmt.Append():
-                append(self.t, s)
+                append(self.t, s, self.claims(s))
             case stmt.Prefetch():
                 raise refuse("prefetch", "Triton pipelines its loads itself", "leave it out", s)
             case _:
@@ -201,10 +204,12 @@ class _Lower:
         self.t.types[v] = ()
         self.t.env[s.var] = Tiled(v, ())
         self.t.turn(s.var, s.kind == "unroll")
+        self.deep += 1
         with self.t.into() as body:
             self.block(s.body)
             if self.rereads(s.body):
                 self.t.push(tile.Barrier())  # before the next turn
+        self.deep -= 1
         if s.kind == "unroll":
             assert isinstance(s.hi, Const)
             self.t.push(tile.Unroll(v, int(s.hi.value), tuple(body)))
@@ -257,12 +262,14 @@ class _Lower:
         if cond.lanes:
             raise refuse("if", f"{c} differs from lane to lane", "use a guard")
         outside = dict(self.t.env)
+        self.deep += 1
         with self.t.into() as yes:
             self.block(then)
         self.t.env = dict(outside)  # lanes that were opened there are not here
         with self.t.into() as no:
             self.block(orelse)
         self.t.env = outside
+        self.deep -= 1
         self.t.push(tile.If(cond.e, tuple(yes), tuple(no)))
 
     # --- reductions -------------------------------------------------------------------------------
@@ -412,6 +419,14 @@ class _Lower:
         lanes = self.t.sort({*lanes, *value.lanes})
         parts = tuple(self.t.broadcast(o, lanes) for o in offsets)
         return parts, self.t.broadcast(value, lanes), self.t.mask(lanes)
+
+    def claims(self, s: stmt.Append) -> Buffer | None:
+        """A counter for the count of an append that every program comes to once."""
+        others = [n for n in walk(self.p.body) if isinstance(n, stmt.Append) and n.count is s.count]
+        alone = s.group == const(0) and s.count.shape == (const(1),) and others == [s]
+        if not alone or self.deep or s.count.role != "out":
+            return None
+        return self.workspace(f"{s.count.name}_claims", "i64", const(1), "counter")
 
     def publish(self, s: stmt.Publish) -> None:
         """Leave the state in the workspace; the last piece to arrive combines all of them in order."""

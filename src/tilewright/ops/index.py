@@ -347,7 +347,7 @@ def rows_by(x: Tensor) -> int:
 def _warps(rows: int, columns: int) -> int:
     """The setting of a list in any order."""
     if columns == 1:
-        return pack({"warps": 2 if rows == 1 else 4 if rows <= LOW else 1})
+        return pack({"warps": 4, "rows": 4 * (rows > 1)} if rows <= LOW else {"warps": 1})
     return pack({"warps": 8 if rows <= LOW // 2 else 4})
 
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from tilewright.analysis.domain import beyond, covers
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, Var
+from tilewright.ir.node import walk
 from tilewright.ir.text import text
-from tilewright.ops.backend import on_device, stream_of
+from tilewright.ops.backend import on_device
 from tilewright.ops.dtypes import TORCH
+from tilewright.ops.zeros import counted
 from tilewright.runtime import pages
 from tilewright.runtime.kernel import CFunction, Kernel
 
@@ -53,7 +55,6 @@ class Ready:
         self.take: list[int] = []
         outs = [t.name for t in step.bound.program.outputs]
         self.spaces: list[tuple[Callable[..., int], torch.dtype, bool]] = []
-        self.counters: dict[tuple[int, int], Tensor] = {}
         size_names = list(kernel.sizes)
         prefix, lists = step.lists if step.lists is not None else ("", ())
         listed = dict(zip(("units", "segs", "done", "work"), lists, strict=False))
@@ -109,7 +110,7 @@ class Ready:
             whole.append(
                 " and ".join(fits or ["True"])
                 if covers(step.bound.program, t, step.traced.unique)
-                else "False"
+                else self.claimed(t.name, step.size_names)
             )
             space[f"d{k}"] = TORCH[t.dtype]
             shape = "".join(f"{text(e)}, " for e in t.values.shape)
@@ -126,6 +127,15 @@ class Ready:
             )
         self.covered = eval(f"lambda {names}: {' and '.join(whole)}")
         return eval(f"lambda like, {names}: [{', '.join(parts)}]", space)
+
+    def claimed(self, name: str, known: Sequence[str]) -> str:
+        """When the last program writes an output: where there is one."""
+        programs = self.kernel.claimed.get(name)
+        if programs is None or any(
+            v.name not in known for v in walk(programs) if isinstance(v, Var)
+        ):
+            return "False"
+        return f"({text(programs)}) > 0"
 
     def run(
         self,
@@ -180,21 +190,12 @@ class Ready:
         """Room that did not come along, or is too small for this program (counters start at zero)."""
         like = pool[self.like]
         for size, dtype, counts in self.spaces:
-            make = self.counted if counts else torch.empty
+            make = counted if counts else torch.empty
             pool.append(make(size(*sizes), dtype=dtype, device=like.device))
         for at, size, dtype in self.given:
             need = size(*sizes)
             if pool[at].numel() < need:
                 pool[at] = torch.zeros(need, dtype=dtype, device=like.device)
-
-    def counted(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Counters: kernels leave them zero, so that a stream has its own for all calls; a graph makes them itself."""
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return torch.zeros(size, dtype=dtype, device=device)
-        key = (stream_of(device), size)
-        if key not in self.counters:
-            self.counters[key] = torch.zeros(size, dtype=dtype, device=device)
-        return self.counters[key]
 
 
 class Fixed:

@@ -29,7 +29,8 @@ SMALL = 1 << 13
 @dataclass(repr=False)
 class Kernel:
     """One launch. `buffers` are (name, role); `sizes` and `scalars` are names; `schedule` replays on stage III;
-    `starts`: what outputs must hold before a launch; `loose`: buffers whose addresses need not be multiples of 16."""
+    `starts`: what outputs must hold before a launch; `loose`: buffers whose addresses need not be multiples of 16;
+    `claimed`: outputs that the last program writes, with how many programs there are."""
 
     name: str
     backend: str
@@ -44,6 +45,7 @@ class Kernel:
     schedule: Schedule = ()
     starts: dict[str, float] = field(default_factory=dict)
     loose: tuple[str, ...] = ()
+    claimed: dict[str, Expr] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

@@ -268,6 +268,22 @@ def test_fetch_add_returns_what_was_there() -> None:
     assert (got["count"].tolist(), got["y"].tolist()) == ([6], [0, 2, 4])
 
 
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_the_last_claim_leaves_the_count(order: str) -> None:
+    came, count = (
+        Buffer("came", "i64", (const(1),), "counter"),
+        Buffer("count", "i32", (const(1),), "out"),
+    )
+    out = Buffer("y", "i32", (const(3),), "out")
+    body = (
+        tile.Claim(I, came, count, const(2)),
+        tile.Store(out, (Bin("//", I, const(2)),), cast("i32", I), None),
+    )
+    p = tile.Program("t", (came, count, out), (), (), (), (), const(3), body)
+    got = run_tile(p, {}, {}, order=order)
+    assert (got["count"].tolist(), got["y"].tolist()) == ([6], [0, 2, 4])
+
+
 # --- numbers ------------------------------------------------------------------------------------------
 
 

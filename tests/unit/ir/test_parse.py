@@ -286,7 +286,15 @@ def f(x: f16[n], lists: out[i32[n]], counts: counter[i32[1]], y: out[f64[()]], n
                 y[()] = neg(3.0) + cast(f64, 1) - -part""".replace("minimum_", "i"),
     "tile": """\
 @tile(grid=(n + 7) // 8, dims={r: 8, f: 16})
-def f(x: f16[n, n], y: out[f16[n, n]], done: counter[i32[1]], part: work[f32[n]], n: size[i32]):
+def f(
+    x: f16[n, n],
+    y: out[f16[n, n]],
+    done: counter[i32[1]],
+    came: counter[i64[1]],
+    count: out[i32[1]],
+    part: work[f32[n]],
+    n: size[i32],
+):
     late: f32[r]
     pid = program_id()
     wide = program_id(i64)
@@ -307,6 +315,7 @@ def f(x: f16[n, n], y: out[f16[n, n]], done: counter[i32[1]], part: work[f32[n]]
         store(y + r + f, acc, mask=r[:, None] < f[None, :], fresh=True)
     seen = arrive(done + 0)
     old: i64 = fetch_add(done + r, i32(1))
+    mine = claim(came, count, i32(2))
     barrier()
     store(part + (r + 1), u + late)""",
     "coord": """\

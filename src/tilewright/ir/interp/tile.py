@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import tile
-from tilewright.ir.expr import Expr, Var, dtype_of
+from tilewright.ir.expr import Buffer, Expr, Var, dtype_of
 from tilewright.ir.interp.common import NUMPY, REDUCE, Env, Fn, Maker, Value, convert, evaluate
 from tilewright.ir.interp.flat import Order
 from tilewright.ir.interp.memory import Memory
@@ -38,9 +38,9 @@ def run_tile(
     memory = Memory(program.buffers, arrays, sizes, zeroed, tile.starts(program.body))
     start: Env = {v: np.int64(sizes[v.name]) for v in program.sizes}
     start |= {v: convert((scalars or {})[v.name], v.dtype) for v in program.scalars}
-    run = _Run(program, memory)
+    run = _Run(program, memory, evaluate(program.grid, sizes))
     with np.errstate(all="ignore"):
-        for pid in Order(order, seed)(0, evaluate(program.grid, sizes)):
+        for pid in Order(order, seed)(0, run.programs):
             run.env = {**start, tile.ProgramId: np.int32(pid)}
             run.block(program.body)
     run.finish()
@@ -48,9 +48,9 @@ def run_tile(
 
 
 class _Run(Maker):
-    def __init__(self, p: tile.Program, memory: Memory) -> None:
+    def __init__(self, p: tile.Program, memory: Memory, programs: int) -> None:
         super().__init__()
-        self.memory = memory
+        self.memory, self.programs = memory, programs
         self.dims, self.types = dict(p.dims), dict(p.types)
         self.env: Env = {}
         self.held: dict[Var, str] = {}  # the dtypes of what variables were set to
@@ -207,10 +207,20 @@ class _Run(Maker):
             case tile.FetchAdd(v, b, at, by, mask):
                 keep = True if mask is None else self.of(mask)
                 self.env[v] = self.fetch_add(b, at, self.of(by), keep)
+            case tile.Claim(v, counter, count, by):
+                self.env[v] = self.claim(counter, count, by)
             case tile.Barrier():
                 pass
             case _:
                 raise TypeError(f"{type(s).__name__} is not a statement of tile form")
+
+    def claim(self, counter: Buffer, count: Buffer, by: Expr) -> Value:
+        held, whole = self.memory.data[counter], self.memory.data[count]
+        came, before = divmod(int(held[0]), 1 << 32)
+        held[0] += (1 << 32) + self.number(by)
+        if came + 1 == self.programs:
+            whole[0], held[0] = before + self.number(by), 0
+        return convert(before, count.dtype)
 
     def number(self, e: Expr) -> int:
         v = self.of(e)

@@ -162,6 +162,9 @@ class TileReader(NestReader):
                 mask = self.expr(keys["mask"]) if "mask" in keys else None
                 v = self.set_tile(target, b.dtype, dims_of(where, self.known), told)
                 return tile.FetchAdd(v, b, where, add, mask)
+            case ast.Call(ast.Name("claim"), [counter, count, by]):
+                held, whole, add = self.buffer(counter), self.buffer(count), self.expr(by)
+                return tile.Claim(self.set_tile(target, whole.dtype, (), told), held, whole, add)
         e = self.expr(value)
         return tile.Set(self.set_tile(target, dtype_of(e), dims_of(e, self.known), told), e)
 

@@ -163,6 +163,9 @@ class Stmts(Exprs):
                 made = f"{self.pointer(b, (at,))}, {self.expr(by)}"
                 made += self.masked(b, mask, None, False)
                 return [f"{self.target(v, b.dtype, dims_of(at, self.known))} = fetch_add({made})"]
+            case tile.Claim(v, counter, count, by):
+                made = f"{self.pointer(counter, ())}, {self.pointer(count, ())}, {self.expr(by)}"
+                return [f"{self.target(v, count.dtype, ())} = claim({made})"]
             case tile.Barrier():
                 return ["barrier()"]
         raise TypeError(f"no text for {type(s).__name__}")

@@ -1,0 +1,54 @@
+"""Counters: zeros that kernels leave as they found them, so that no launch has to set them.
+
+In: how many, of which dtype, where. Out: a tensor of zeros. A stream has its own, for all calls: its kernels run one
+after the other. A call that a CUDA graph captures has its own for good, since graphs may be replayed side by side (none
+runs beside itself); where the room for these is used up, or was never made, the graph sets them.
+
+    counted(1, torch.int64, x.device)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tilewright.ops.backend import stream_of
+
+ROOM, ALIGNED = (
+    1 << 20,
+    16,
+)  # bytes on a device for what graphs capture; of which each begins at a multiple
+
+
+@dataclass
+class _Room:
+    held: Tensor
+    taken: int = 0
+
+
+_STREAMS: dict[tuple[int, int | None, int, torch.dtype], Tensor] = {}
+_GRAPHS: dict[int | None, _Room] = {}
+
+
+def counted(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, which the next kernel has to leave."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return _captured(size, dtype, device)
+    key = (stream_of(device), device.index, size, dtype)
+    made = _STREAMS.get(key)
+    if made is None:
+        made = _STREAMS[key] = torch.zeros(size, dtype=dtype, device=device)
+        if device.type == "cuda" and device.index not in _GRAPHS:
+            _GRAPHS[device.index] = _Room(torch.zeros(ROOM, dtype=torch.uint8, device=device))
+    return made
+
+
+def _captured(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    room, need = _GRAPHS.get(device.index), size * dtype.itemsize
+    if room is None or room.taken + need > ROOM:
+        return torch.zeros(size, dtype=dtype, device=device)
+    at = room.taken
+    room.taken = -(-(at + need) // ALIGNED) * ALIGNED
+    return room.held[at : at + need].view(dtype)
