@@ -164,7 +164,8 @@ def compile_triton(
     options = replace(options, fuse=options.fuse and not compares(p))
     here = target is None and build_triton.interpreted()
     threads = 0 if here else 32 * options.warps
-    source = log.keep("triton", triton.emit_triton(t, options.precision, threads))
+    stages = 0 if here else options.stages
+    source = log.keep("triton", triton.emit_triton(t, options.precision, threads, stages))
     grid = kernel.python_of(t.grid, [v.name for v in t.sizes])
     params = triton.parameters(t)
     if here:

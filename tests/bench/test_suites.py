@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from ops.places import INTERPRETER
 
 from tilewright.bench import ahead, alone, attention_cpu, command, machine, main, timing
@@ -77,15 +76,19 @@ def test_what_is_not_compiled_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @INTERPRETER
-@pytest.mark.parametrize("case", [alone.Case(300, 40, 32, 150), alone.Case(64, 40, 96, zeros=0.9)])
+@pytest.mark.parametrize(
+    "case",  # the interpreter multiplies the bits of bf16
+    [
+        alone.Case(300, 40, 32, 150, dtype="fp16"),
+        alone.Case(90, 40, 32, 70, dtype="fp32"),
+        alone.Case(64, 40, 96, zeros=0.9, dtype="fp16"),
+    ],
+)
 def test_what_an_index_names_is_held_against_the_vendor(
     case: alone.Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tiles are right, with a lower last tile and with sums in pieces, too."""
     monkeypatch.setattr(alone, "DEVICE", "cpu")
-    monkeypatch.setattr(
-        alone, "DTYPE", torch.float16
-    )  # the interpreter multiplies the bits of bf16
     monkeypatch.setattr(alone, "COLUMNS", (64,))
     clock = lambda fns: [float(2 + n) for n, fn in enumerate(fns) if fn() is not False]
     monkeypatch.setattr(timing, "graphs_ms", clock)

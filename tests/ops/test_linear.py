@@ -180,15 +180,18 @@ def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> No
             assert (got == -1.0).all()
 
 
-@pytest.mark.parametrize("stay", [False, True])
+@pytest.mark.parametrize(("bn", "stay"), [(32, False), (32, True), (128, False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_a_short_last_tile_is_no_higher_than_its_rows(
-    dtype: torch.dtype, stay: bool, tiled: Place
+    dtype: torch.dtype, bn: int, stay: bool, tiled: Place
 ) -> None:
-    """Whole tiles alone, short and long last ones; as many rows as the device finds; nothing else is written."""
-    x, w = (randn(n, 40, seed=n, device=tiled.device).to(dtype) for n in (200, 70))
+    """Whole tiles alone, short and long last ones, shared by programs where they are wide; as many rows as the device
+    finds; nothing else is written."""
+    x, w = (
+        randn(n, 40, seed=n, device=tiled.device).to(dtype) for n in (200, 300 if bn > 64 else 70)
+    )
     index = tw.Index.from_mask(torch.ones(200, dtype=torch.bool, device=tiled.device), (1, None))
-    setting = {**SHARED, "bm": 64, "tail": 32} | ({"pieces": 1} if stay else {})
+    setting = {**SHARED, "bm": 64, "bn": bn, "tail": 32} | ({"pieces": 1} if stay else {})
     plan = tw.linear.list_plan(x, w, index, setting)  # type: ignore[attr-defined]
     want = (x.double() @ w.double().t()).to(dtype)
     for count in (0, 1, 32, 33, 64, 96, 97, 200):

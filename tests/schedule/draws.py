@@ -248,7 +248,23 @@ def together(rng: random.Random, p: flat.Program) -> list[tuple[str, tuple[Word,
     if plain and rng.random() < 0.25:
         name, size = rng.choice(plain), few(4, 8)
         cut = [("split", (name, size)), ("kind", (f"{name}_i", "lane"))]
-        return [*cut, ("tail", (f"{name}_i", size // few(2, 4)))]
+        within_it = [x for x in loops(p) if x.var.name == name for x in loops_in(x)]
+        wide = [x.var.name for x in within_it if x.kind == "serial" and not carried(x)]
+        if not wide or rng.random() < 0.5:
+            return [*cut, ("tail", (f"{name}_i", size // few(2, 4)))]
+        both = [
+            ("kind", (f"{name}_o", "grid")),
+            ("split", (wide[0], 4)),
+            ("kind", (f"{wide[0]}_i", "lane")),
+        ]
+        shared: tuple[Word, ...] = (
+            f"{name}_i",
+            size // 2,
+            f"{wide[0]}_i",
+            few(1, 2),
+            few(1, 2, 100),
+        )
+        return [*cut, *both, ("tail", shared)]
     pairs = [
         (x, s)
         for x in loops(p)

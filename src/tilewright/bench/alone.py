@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from tilewright.bench import check, subject, timing
 from tilewright.bench.dynamic_cases import kept
-from tilewright.bench.suite import Run, Task, dtype_name, fastest, seeded, spelled
+from tilewright.bench.suite import DTYPES, Run, Task, fastest, seeded, spelled
 from tilewright.bench.tables import Cell, least, ratio, table, verdict
 from tilewright.ops.found import GROUP
 from tilewright.ops.index import Index
@@ -38,6 +38,7 @@ class Case:
     k: int
     named: int = 0
     zeros: float = 0.0
+    dtype: str = "bf16"
 
     @property
     def kind(self) -> str:
@@ -46,7 +47,7 @@ class Case:
     @property
     def name(self) -> str:
         said = f"{self.named} rows" if self.named else f"{self.zeros:.0%} zeros of {GROUP}x1"
-        return f"{self.m}x{self.n}x{self.k}, {said}"
+        return f"{self.m}x{self.n}x{self.k}, {said}{f', {self.dtype}' * (self.dtype != 'bf16')}"
 
 
 CASES = (
@@ -66,25 +67,41 @@ CASES = (
             (32768, 1024, 1024, 341),
         )
     ),
+    *(
+        Case(*sizes, dtype="fp32")
+        for sizes in ((4096, 4096, 4096, 2068), (4096, 4096, 4096, 384), (1024, 1024, 4096, 523))
+    ),
     *(Case(4096, 4096, k, zeros=z) for k in (4096, 16384) for z in (0.95, 0.99)),
 )
 TAILS, PIECES = (32, 64), 8
 COLUMNS, DEPTHS, WARPS, STAGES = (64, 128, 256), (32, 64), (2, 4, 8), (2, 3, 5)
 SUMS = (8, 64)  # of a thread
 GOAL = 0.9
-DEVICE, DTYPE = "cuda", torch.bfloat16
+DEVICE = "cuda"
 
 
 def settings(case: Case) -> list[Setting]:
-    return list(_for_rows() if case.named else _for_k())
+    if not case.named:
+        return list(_for_k())
+    made = list(_for_rows() if DTYPES[case.dtype].itemsize == 2 else _by_lanes())
+    return [s for n, s in enumerate(made) if s not in made[:n]]
 
 
 def _for_rows() -> Iterator[Setting]:
     """Tiles as the choice knows them, then what may suit an incomplete last wave, or few rows of many."""
     yield from (tile for tile, *_ in TIMED[2])
+    yield LARGE
     yield from ({**tile, "tail": n} for tile in (MIDDLE, LARGE) for n in TAILS)
     yield from ({**tile, "pieces": PIECES} for tile in (MIDDLE, LARGE))
     yield from ({**tile, "pieces": 1} for tile in (FEW, DEEP))
+
+
+def _by_lanes() -> Iterator[Setting]:
+    """The same for numbers that tensor cores do not multiply."""
+    for tile, *_ in TIMED[4]:
+        yield from (
+            {**tile, **more} for more in ({}, {"pieces": PIECES}, {"pieces": 1}, {"tail": 32})
+        )
 
 
 def _for_k() -> Iterator[Setting]:
@@ -117,7 +134,7 @@ def measured(run: Run, case: Case) -> dict[str, Any]:
     vendor = lambda: functional.linear(held, w)
     vendor_ms, *times = timing.graphs_ms([vendor, *(plan.launch for plan in plans)])
     row: dict[str, Any] = {"case": case.name, "kind": case.kind, **asdict(case)}
-    row |= {"dtype": dtype_name(DTYPE), "ok": all(said.ok for said in told)}
+    row |= {"ok": all(said.ok for said in told)}
     row["settings"] = [
         {"setting": s, "ms": ms, "ok": said.ok}
         for s, ms, said in zip(tried[:-1], times, told, strict=False)
@@ -133,7 +150,7 @@ def measured(run: Run, case: Case) -> dict[str, Any]:
 def _operands(case: Case) -> tuple[Tensor, Tensor, Index]:
     random = seeded(DEVICE, 3)
     x, w = (
-        torch.randn(size, case.k, generator=random, device=DEVICE).to(DTYPE)
+        torch.randn(size, case.k, generator=random, device=DEVICE).to(DTYPES[case.dtype])
         for size in (case.m, case.n)
     )
     if not case.named:

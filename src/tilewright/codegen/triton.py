@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tilewright.analysis.cost import BYTES
 from tilewright.codegen.triton_math import functions
 from tilewright.ir import tile
 from tilewright.ir.expr import FLOATS, INTS, REAL, Bin, Cast, Const, Select, Un, Var, dtype_of
+from tilewright.ir.node import walk
 
 TYPES = {
     "f64": "tl.float64",
@@ -54,6 +56,7 @@ _WHOLE = {
     "floor": "{0}",
     "ceil": "{0}",
 }
+MOST_STAGES = 8
 _ALL_NAN = ", propagate_nan=tl.PropagateNan.ALL"
 
 
@@ -64,9 +67,11 @@ def parameters(p: tile.Program) -> list[tuple[str, str]]:
     return made + [(v.name, SIGNATURE[v.dtype]) for v in p.scalars]
 
 
-def emit_triton(p: tile.Program, precision: str = "ieee", threads: int = 0) -> str:
-    """The text of a module with one kernel. threads: of a program on a GPU, whose own instructions it then has."""
-    return _Printer(dict(p.dims), precision, _pairs(p, threads) if threads else set()).module(p)
+def emit_triton(p: tile.Program, precision: str = "ieee", threads: int = 0, stages: int = 0) -> str:
+    """The text of a module with one kernel. threads: of a program on a GPU, whose own instructions it then has; stages:
+    turns of a loop of products whose operands are on their way at once."""
+    pairs = _pairs(p, threads) if threads else set()
+    return _Printer(dict(p.dims), precision, pairs, _ahead(p, stages)).module(p)
 
 
 def _pairs(p: tile.Program, threads: int) -> set[Var]:
@@ -76,9 +81,40 @@ def _pairs(p: tile.Program, threads: int) -> set[Var]:
     return {v for v, held in half.items() if math.prod(dims[d] for d in held) >= 2 * threads}
 
 
+def _ahead(p: tile.Program, stages: int) -> dict[tile.For, int]:
+    """The stages of loops with small operands, which have the room that those of others have; of loops with half of it
+    or less, since all others do best as they were asked."""
+    held = {s: _operands(p, s) for s in walk(p.body) if isinstance(s, tile.For)}
+    most = max(held.values(), default=0)
+    return {
+        s: min(stages * most // n, MOST_STAGES)
+        for s, n in held.items()
+        if stages and 0 < 2 * n <= most
+    }
+
+
+def _operands(p: tile.Program, loop: tile.For) -> int:
+    """The bytes of the tiles that a turn of a loop of products reads; 0 where it is none."""
+    if not any(isinstance(s, tile.Set) and isinstance(s.value, tile.Dot) for s in loop.body):
+        return 0
+    dims, types = dict(p.dims), dict(p.types)
+    tiles = [
+        (s.value, types[s.var])
+        for s in loop.body
+        if isinstance(s, tile.Set) and len(types[s.var]) > 1
+    ]
+    return sum(
+        BYTES[e.buffer.dtype] * math.prod(dims[d] for d in held)
+        for e, held in tiles
+        if isinstance(e, tile.Load)
+    )
+
+
 class _Printer:
-    def __init__(self, dims: dict[str, int], precision: str, pairs: set[Var]) -> None:
-        self.dims, self.precision, self.pairs = dims, precision, pairs
+    def __init__(
+        self, dims: dict[str, int], precision: str, pairs: set[Var], ahead: dict[tile.For, int]
+    ) -> None:
+        self.dims, self.precision, self.pairs, self.ahead = dims, precision, pairs, ahead
 
     def module(self, p: tile.Program) -> str:
         args = ", ".join(n for n, _ in parameters(p))
@@ -104,7 +140,10 @@ class _Printer:
             case tile.Set(v, e):
                 return [f"{v.name} = {self.expr(e)}"]
             case tile.For(v, lo, hi, body, step):
-                return self.block(f"for {v.name} in range({self.span(lo, hi, step)}):", body)
+                span = f"range({self.span(lo, hi, step)})"
+                if s in self.ahead:
+                    span = f"tl.{span[:-1]}, num_stages={self.ahead[s]})"
+                return self.block(f"for {v.name} in {span}:", body)
             case tile.Unroll(v, count, body):
                 return self.block(f"for {v.name} in tl.static_range({count}):", body)
             case tile.If(c, then, orelse):

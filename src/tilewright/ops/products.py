@@ -35,6 +35,7 @@ from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
 from tilewright.ops.subject import DENSE, chosen
 from tilewright.pit.compact import Group, compact
+from tilewright.schedule.default_triton import NARROW
 from tilewright.schedule.options import CORES, Setting
 
 LARGE: Setting = {"bm": 128, "bn": 256, "bk": 64, "group": 8, "warps": 8, "stages": 4}
@@ -48,18 +49,25 @@ FEW_LANES: Setting = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "sta
 FEW: Setting = {"bm": 64, "bn": 64, "bk": 64, "group": 8, "warps": 4, "stages": 7}
 DEEP: Setting = {"bm": 64, "bn": 128, "bk": 128, "group": 8, "warps": 4, "stages": 4}
 LOW: Setting = {"bm": 64, "bn": 256, "bk": 64, "group": 8, "warps": 4, "stages": 4}
+AFTER: Setting = {
+    **FEW,
+    "pieces": 1,
+}  # tile after tile: where most programs would find nothing to do
+ENDED: Setting = {**LARGE, "tail": 64}  # a short last tile begins no wave of its own
 TIMED = {
     2: (
         (FEW, 0.22, 0.22),
+        (AFTER, 0.29, 0.29),
         (DEEP, 0.31, 0.31),
         (LOW, 0.43, 0.4),
         (MIDDLE, 0.41, 0.45),
-        (LARGE, 0.72, 0.72),
+        (ENDED, 0.72, 0.72),
     ),
     4: ((FEW_LANES, 1.62, 1.62), (LANES, 3.1, 3.1)),
 }
 STEP, LONG = 64, 8192
 SKIPPED_US = 0.25  # of a wave of programs that find nothing to do
+NARROW_US = 0.17  # of a program that has a part of a short last tile, likewise for 64 k's
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
     32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},
@@ -287,14 +295,26 @@ def rows_tiles(x: Tensor, rows: int, columns: int, room: int | None = None) -> S
 def _in_waves(size: int, rows: int, columns: int, inner: int, room: int) -> Setting:
     def us(made: Setting, short: float, long: float) -> float:
         across = -(-columns // made["bn"])
-        tiles, programs = -(-rows // made["bm"]) * across, -(-room // made["bm"]) * across
         wave = short if inner <= LONG else long
-        return -(-tiles // CORES) * wave * inner / STEP + programs / CORES * SKIPPED_US
+        programs = 0 if made.get("pieces") else -(-room // made["bm"]) * across
+        return _waves_us(made, wave, rows, across) * inner / STEP + programs / CORES * SKIPPED_US
 
     made = min(TIMED[size], key=lambda t: us(*t))[0]
     if made in (FEW, FEW_LANES) and rows <= made["bm"]:  # those with rows would lie between others
         return {**made, "group": 1}
     return made
+
+
+def _waves_us(made: Setting, wave: float, rows: int, across: int) -> float:
+    """Whole waves of tiles; a short last row of them goes where the last wave leaves room, or after it by parts."""
+    tiles, (whole, left) = -(-rows // made["bm"]) * across, divmod(rows, made["bm"])
+    waves = -(-tiles // CORES)
+    before = -(-whole * across // CORES)
+    if not 0 < left <= made.get("tail", 0) or before == waves:
+        return waves * wave
+    parts, room = across * made["bn"] // NARROW, before * CORES - whole * across
+    after = max(parts - room * int(wave / NARROW_US), 0)
+    return before * wave + -(-after // CORES) * NARROW_US
 
 
 def usual(x: Tensor, rows: int, columns: int) -> Setting:

@@ -234,7 +234,7 @@ class Step(Statement):
         span = self.span(sizes)
         if self.product is not None:
             made = {**(HALF_PRODUCT if self.half else PRODUCT), **made}
-            if made.get("pieces") and self.device >= 0:
+            if (made.get("pieces") or made.get("tail")) and self.device >= 0:
                 made["cores"] = cores(self.device)
         elif self.nest.blocks:
             made.setdefault("width", max(16, feature_width(span, self.half)))

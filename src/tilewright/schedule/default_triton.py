@@ -51,6 +51,7 @@ WHOLE, PART = 512, 128
 # Copies of a turn in a kernel, at most; of one that keeps several numbers of 64 bits
 COPIES, FEWEST = 64, 2
 SHARED, MOST_BESIDE = 227 << 10, 4  # bytes of a multiprocessor; programs that it has at once
+NARROW = 64  # columns of a low last tile, for each of the programs that share it
 
 
 def schedule_triton(p: flat.Program, setting: Setting) -> Scheduled:
@@ -98,8 +99,12 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
     elif len(grids) > 1:
         s = s.then("swizzle", group)
     few = setting.get("tail", 0)
-    cut = few < setting.get("bm", 64) and few and pieces < 2 and not isinstance(m.hi, Const)
-    return s.then("tail", f"{m.var.name}_i", few) if cut else s
+    if not few or few >= setting.get("bm", 64) or pieces > 1 or isinstance(m.hi, Const):
+        return s
+    wide, known = f"{n.var.name}_i", {x.var.name: x for x in loops(s.program)}
+    shared = not pieces and wide in known and setting.get("bn", 64) > NARROW
+    more = (wide, NARROW, setting.get("cores", CORES)) if shared else ()
+    return s.then("tail", f"{m.var.name}_i", few, *more)
 
 
 def _beside(s: Scheduled, setting: Setting) -> int:

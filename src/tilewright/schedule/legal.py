@@ -181,6 +181,14 @@ def covers(s: stmt.Store, around: Sequence[Loop]) -> bool:
     return held and any(linear(s.buffer, ix) == s.indices[0] for ix in product(*by_end))
 
 
+def alone(body: Body, inner: Loop) -> bool:
+    """Whether nothing but numbers, guards and lanes lead to a loop."""
+    *before, last = body
+    if not all(isinstance(s, stmt.Let) for s in before):
+        return False
+    return last is inner or (isinstance(last, stmt.Guard | Loop) and alone(last.body, inner))
+
+
 def taken(p: flat.Program) -> set[str]:
     """Every name of a program."""
     made = {b.name for b in p.buffers} | {v.name for v in (*p.sizes, *p.scalars)}

@@ -9,23 +9,43 @@ of 20, which is a whole tile's work without it.
  -> if n - o * 128 <= 32: lane i_i_few in 32: where ..: body;  else: lane i_i in 128: where ..: body
 
 Loops of the grid that stand inside come outside first: a program chooses, not a lane.
+
+    tail(p, "i_i", 32, "n_i", 64, 132)
+
+Where the short tile asks for another wave over so many multiprocessors, its lanes of n_i are shared, 64 by 64, by the
+programs of the tiles behind it: there are as many more of them, which find nothing to do elsewhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Bin, Const, Expr, Var, const, minimum
 from tilewright.ir.flat import Loop
 from tilewright.ir.node import substitute, walk
 from tilewright.schedule.edit import edit, find, illegal, splice, uses
-from tilewright.schedule.legal import Body, at_least, bound_lane, fresh, sets, taken, uneven, within
+from tilewright.schedule.legal import (
+    Body,
+    alone,
+    at_least,
+    bound_lane,
+    fresh,
+    sets,
+    taken,
+    uneven,
+    within,
+)
+from tilewright.schedule.tail_parts import parts_of
 
 
-def tail(p: flat.Program, name: str, size: int) -> flat.Program:
+def tail(
+    p: flat.Program, name: str, size: int, across: str = "", width: int = 0, cores: int = 0
+) -> flat.Program:
     """lane v: where a + v < n: body  ->  if n - a <= size: lane v_few in size: ..; else: lane v: .."""
-    what, s = f"tail({name}, {size})", find(p, name)
+    what = f"tail({name}, {size}{f', {across}, {width}, {cores}' if across else ''})"
+    s = find(p, name)
     at_least(what, size)
     if s.kind != "lane" or not isinstance(s.hi, Const) or s.lo != const(0):
         raise illegal(what, f"it is a {s.kind} loop", "name a lane from 0 to a number", ir=s)
@@ -40,17 +60,18 @@ def tail(p: flat.Program, name: str, size: int) -> flat.Program:
     if not ends:
         raise illegal(what, f"its values are not guarded by an end that {name} grows towards", ir=s)
     held = taken(p)
-    own = dict.fromkeys(v for x in within((whole,)) for v in sets(x))
+    few = replace(whole, hi=replace(s.hi, value=size))
+    parts = parts_of(p, s, ends, (across, width, cores), held, what) if across else None
+    few = parts.narrow(few) if parts else few
+    own = dict.fromkeys(v for x in within((few,)) for v in sets(x))
     names = {v: f"{v.name}_few" if v is s.var else v.name for v in own}
     table: dict[Expr, Expr] = {v: Var(fresh(p, names[v], held), v.dtype) for v in own}
-    (few,) = substitute((replace(whole, hi=replace(s.hi, value=size)),), table)
-    left = ends[0]
-    for end in ends[1:]:
-        left = minimum(left, end)
-    body: Body = (stmt.If(left <= size, (few,), (whole,)),)
+    (few,) = substitute((few,), table)
+    short = reduce(minimum, [n - a for n, a in ends]) <= size
+    body: Body = (parts.either(short, few, whole) if parts else stmt.If(short, (few,), (whole,)),)
     for grid in reversed(grids):
         body = (replace(grid, body=body),)
-    made = edit(p, name, lambda _: list(body))
+    made = parts.edit(p, body) if parts else edit(p, name, lambda _: list(body))
     made = replace(made, tensor=(*p.tensor, *_copies(p.tensor, table)))
     if why := uneven(made):
         raise illegal(what, why, "take the loop of the grid that it is cut from", ir=s)
@@ -71,7 +92,7 @@ def _inside_grids(s: Loop, what: str) -> tuple[Loop, list[Loop]]:
         if any(uses((g.lo, g.hi), v) for v in own):
             raise illegal(what, f"the extent of {g.var.name} depends on it", ir=s)
     for g in grids:
-        if not _alone(s.body, g):
+        if not alone(s.body, g):
             why = f"{g.var.name} has other statements beside it"
             raise illegal(what, why, "make it a loop of the grid outside", ir=s)
     made = s
@@ -84,18 +105,10 @@ def _bare(s: stmt.Stmt) -> list[stmt.Stmt] | None:
     return list(s.body) if isinstance(s, Loop) and s.kind == "grid" else None
 
 
-def _alone(body: Body, g: Loop) -> bool:
-    """Whether nothing but numbers, guards and lanes lead to a loop."""
-    *before, last = body
-    if not all(isinstance(s, stmt.Let) for s in before):
-        return False
-    return last is g or (isinstance(last, stmt.Guard | Loop) and _alone(last.body, g))
-
-
-def _ends(s: Loop) -> list[Expr]:
-    """How many values are left, by each guard around all that a lane does."""
+def _ends(s: Loop) -> list[tuple[Expr, Expr]]:
+    """The end of what a lane does and where it begins, by each guard around all of it."""
     places: dict[Expr, Expr] = {s.var: const(0)}
-    found: list[Expr] = []
+    found: list[tuple[Expr, Expr]] = []
     body = s.body
     while body:
         *before, last = body
@@ -107,7 +120,7 @@ def _ends(s: Loop) -> list[Expr]:
                     places[v] = a
         match last:
             case stmt.Guard(Bin("<", at, n), inner) if at in places and not _of(n, places):
-                found.append(n - places[at])
+                found.append((n, places[at]))
                 body = inner
             case _:
                 break
