@@ -94,7 +94,7 @@ def _product(s: Scheduled, nest: Nest, product: tuple, setting: Setting) -> Sche
     serial = [x.var.name for x in loops(s.program) if x.kind == "serial"]
     group, pieces = setting.get("group", 8), setting.get("pieces", 0)
     if pieces and len(grids) == 2 and len(serial) == len(s.program.body) == 1:
-        programs = setting.get("cores", CORES) * (_beside(s, setting) if pieces == 1 else 1)
+        programs = setting.get("cores", CORES) * _beside(s, setting)
         s = s.then("share", *grids, *serial, programs, pieces, group)
     elif len(grids) > 1:
         s = s.then("swizzle", group)

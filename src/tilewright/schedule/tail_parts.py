@@ -4,6 +4,7 @@ In: the lane whose tile it is, where its values end, the lane that is shared and
 the programs' parts, what they are made of, and the loop of the grid with as many more programs.
 
     for o in grid(n): tile o               ->  for o in grid(n + 3): tile min(o, last); part = o - min(o, last)
+                                               programs behind all parts are told so first: most may be there
     lane j in 256: body                    ->  lane j in 64: body[j := part * 64 + j]
 """
 
@@ -23,7 +24,8 @@ from tilewright.schedule.legal import Body, alone, at_least, fresh, sets, within
 
 @dataclass(frozen=True)
 class Parts:
-    """`tile` and `part` of a program of `rows`; `pays`: whether the last tile would begin another wave."""
+    """`tile` and `part` of a program of `rows`; `found`: whether there may be one; `pays`: whether the last tile would
+    begin another wave."""
 
     s: Loop
     rows: Loop
@@ -31,6 +33,7 @@ class Parts:
     width: int
     tile: stmt.Let
     part: stmt.Let
+    found: Expr
     pays: Expr
 
     def narrow(self, few: Loop) -> Loop:
@@ -56,7 +59,8 @@ class Parts:
         inner = splice(self.rows.body, lambda x: list(body) if x is self.s else None)
         inner = substitute(inner, {self.rows.var: self.tile.var})
         hi = self.rows.hi + (_lanes(self.wide) // self.width - 1)
-        made = replace(self.rows, hi=hi, body=(self.tile, self.part, *inner))
+        some = stmt.Guard(self.found, (self.tile, self.part, *inner))
+        made = replace(self.rows, hi=hi, body=(some,))
         return edit(p, self.rows.var.name, lambda _: [made])
 
 
@@ -90,7 +94,8 @@ def parts_of(
     if any(uses(n, v) for n, _ in ends for v in own):
         raise illegal(what, f"its end is not known before {rows.var.name}", ir=s)
     tile, part = (Var(fresh(p, f"{rows.var.name}_{n}", held)) for n in ("at", "part"))
-    last = maximum((reduce(minimum, [n for n, _ in ends]) - 1) // size, 0)
+    end = reduce(minimum, [n for n, _ in ends])
+    last = maximum((end - 1) // size, 0)
     beside = reduce(lambda a, x: a * x.hi, (x for x in grids if x is not rows), const(1))
     before = tile * beside
     waves = (before + (cores - 1)) // cores * cores
@@ -98,6 +103,7 @@ def parts_of(
         *(s, rows, wide, width),
         stmt.Let(tile, minimum(rows.var, last)),
         stmt.Let(part, rows.var - tile),
+        (rows.var - (_lanes(wide) // width - 1)) * size < end,
         waves < before + beside,
     )
 
