@@ -299,6 +299,9 @@ def test_tiles_of_rows_fill_waves() -> None:
         made = _in_waves(2, rows, columns, inner, rows)
         assert (made["bm"], made["bn"]) == tile
     few, many = (_in_waves(2, 341, 1024, 1024, room) for room in (341, 32768))
+    assert (
+        _in_waves(4, 523, 1024, 4096, 1024)["pieces"] == 8
+    )  # 72 tiles of 64 x 128: sums in 5 pieces each
     assert few["bm"] == many["bm"] == 64 and "pieces" in many  # most programs would find no rows
 
 

@@ -25,7 +25,7 @@ from tilewright.bench.suite import DTYPES, Run, Task, fastest, seeded, spelled
 from tilewright.bench.tables import Cell, least, ratio, table, verdict
 from tilewright.ops.found import GROUP
 from tilewright.ops.index import Index
-from tilewright.ops.products import DEEP, FEW, LARGE, MIDDLE, TIMED
+from tilewright.ops.products import DEEP, FEW, LARGE, MIDDLE, SMALL, TIMED
 from tilewright.schedule.options import Setting
 
 
@@ -93,6 +93,7 @@ def _for_rows() -> Iterator[Setting]:
     yield LARGE
     yield from ({**tile, "tail": n} for tile in (MIDDLE, LARGE) for n in TAILS)
     yield from ({**tile, "pieces": PIECES} for tile in (MIDDLE, LARGE))
+    yield from ({**tile, "pieces": PIECES, "stages": 4} for tile in (SMALL, FEW))
     yield from ({**tile, "pieces": 1} for tile in (FEW, DEEP))
 
 

@@ -44,6 +44,7 @@ SMALL: Setting = {"bm": 64, "bn": 128, "bk": 64, "group": 8, "warps": 4, "stages
 # 32 bits: sums of lanes, without tensor cores
 LANES: Setting = {"bm": 64, "bn": 128, "bk": 32, "group": 8, "warps": 8, "stages": 3}
 FEW_LANES: Setting = {"bm": 64, "bn": 64, "bk": 32, "group": 8, "warps": 4, "stages": 3}
+SPLIT: Setting = {**LANES, "pieces": 8}  # sums of few tiles in pieces
 # For listed rows, by the bytes of a number: tiles, and the microseconds that a wave of them takes for 64 k's, of
 # products of up to 8192 k's and of longer ones (H200)
 FEW: Setting = {"bm": 64, "bn": 64, "bk": 64, "group": 8, "warps": 4, "stages": 7}
@@ -63,10 +64,11 @@ TIMED = {
         (MIDDLE, 0.41, 0.45),
         (ENDED, 0.72, 0.72),
     ),
-    4: ((FEW_LANES, 1.62, 1.62), (LANES, 3.1, 3.1)),
+    4: ((FEW_LANES, 1.62, 1.62), (LANES, 3.1, 3.1), (SPLIT, 3.1, 3.1)),
 }
 STEP, LONG = 64, 8192
 SKIPPED_US = 0.25  # of a wave of programs that find nothing to do
+SPLIT_US = 32.0  # that joining pieces takes
 NARROW_US = 0.17  # of a program that has a part of a short last tile, likewise for 64 k's
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
@@ -296,6 +298,9 @@ def _in_waves(size: int, rows: int, columns: int, inner: int, room: int) -> Sett
     def us(made: Setting, short: float, long: float) -> float:
         across = -(-columns // made["bn"])
         wave = short if inner <= LONG else long
+        if made.get("pieces", 1) > 1:
+            tiles = -(-rows // made["bm"]) * across
+            return tiles / CORES * wave * inner / STEP + SPLIT_US
         programs = 0 if made.get("pieces") else -(-room // made["bm"]) * across
         return _waves_us(made, wave, rows, across) * inner / STEP + programs / CORES * SKIPPED_US
 
