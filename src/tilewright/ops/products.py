@@ -69,7 +69,10 @@ TIMED = {
 STEP, LONG = 64, 8192
 SKIPPED_US = 0.25  # of a wave of programs that find nothing to do
 SPLIT_US = 32.0  # that joining pieces takes
-NARROW_US = 0.17  # of a program that has a part of a short last tile, likewise for 64 k's
+NARROW_US, ALONE_US = (
+    0.17,
+    0.26,
+)  # of a program that has a part of a short last tile, for 64 k's; of an only tile
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
     32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},
@@ -311,13 +314,15 @@ def _in_waves(size: int, rows: int, columns: int, inner: int, room: int) -> Sett
 
 
 def _waves_us(made: Setting, wave: float, rows: int, across: int) -> float:
-    """Whole waves of tiles; a short last row of them goes where the last wave leaves room, or after it by parts."""
+    """Whole waves of tiles; a short row of them behind goes where the last wave leaves room, or after it by parts."""
     tiles, (whole, left) = -(-rows // made["bm"]) * across, divmod(rows, made["bm"])
     waves = -(-tiles // CORES)
     before = -(-whole * across // CORES)
     if not 0 < left <= made.get("tail", 0) or before == waves:
         return waves * wave
     parts, room = across * made["bn"] // NARROW, before * CORES - whole * across
+    if not whole:
+        return -(-parts // CORES) * ALONE_US
     after = max(parts - room * int(wave / NARROW_US), 0)
     return before * wave + -(-after // CORES) * NARROW_US
 

@@ -43,7 +43,7 @@ from tilewright.schedule.tail_parts import parts_of
 def tail(
     p: flat.Program, name: str, size: int, across: str = "", width: int = 0, cores: int = 0
 ) -> flat.Program:
-    """lane v: where a + v < n: body  ->  if n - a <= size: lane v_few in size: ..; else: lane v: .."""
+    """lane v: where a + v < n: body  ->  if n - a <= size: lane v_few in size, across in width: ..; else: .."""
     what = f"tail({name}, {size}{f', {across}, {width}, {cores}' if across else ''})"
     s = find(p, name)
     at_least(what, size)
