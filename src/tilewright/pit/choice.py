@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 
 from tilewright.analysis.cost import BYTES
 from tilewright.pit.tiles import Costs, Tile
@@ -33,6 +33,10 @@ DOUBT = 0.05
 # A step over lists of a weight beyond the cache, over one that is not
 FAR = {"k": 1.25, "blocks": 1.6}
 REMEMBERED = 4096
+# Tiles over rows that programs share at the end (ops/products.py): rows, and columns, of a last one; of a step of it a
+# step of such a part; microseconds that pieces of sums take to be joined.
+SHARED, SPLIT = (128, 256, 64), (64, 128, 32)
+SHORT, PART, JOIN = 64, 0.24, 32.0
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,22 @@ def _tiled(
 def _rows(site: Site, seen: Seen, t: Tile, costs: Costs) -> Estimate:
     more = {"zeros": _written(site, costs), "index": _index(site, costs)}
     rows = min(seen.kept * ceil(site.rows / max(seen.of, 1)), site.rows)
-    return _tiled("rows", site, rows, t, costs, True, **more)
+    made = _tiled("rows", site, rows, t, costs, True, **more)
+    return replace(made, tail=min(made.tail, _ended(made, site, rows, costs)))
+
+
+def _ended(made: Estimate, site: Site, rows: int, costs: Costs) -> float:
+    """The tail where programs share what is left: a short last tile by its columns, sums of 32 bits by pieces."""
+    t, across = made.tile, ceil(site.columns / made.tile.bn)
+    (whole, left), shape = divmod(rows, t.bm), (t.bm, t.bn, t.bk)
+    if shape == SPLIT:
+        return JOIN
+    if shape != SHARED or not whole or not 0 < left <= SHORT:
+        return inf
+    before = ceil(whole * across / costs.cores)
+    parts, room = across * t.bn // SHORT, before * costs.cores - whole * across
+    after = ceil(max(parts - room * int(1 / PART), 0) / costs.cores) * PART
+    return ceil(site.inner / t.bk) * (before + after) * t.gathered - made.product - made.gather
 
 
 def _written(site: Site, costs: Costs) -> float:

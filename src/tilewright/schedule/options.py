@@ -8,7 +8,8 @@ A setting is a small dictionary of integers (so that it can be stored, compared 
     bm, bn, bk, group            tile of a product, and the row tiles that share column tiles
     pieces, cores                at most so many pieces of a sum in the last wave of a product's tiles over so many
                                  multiprocessors; 1: programs take tile after tile
-    tail                         a last tile of so many rows, or of fewer, is no higher; shared where it would begin a wave
+    tail                         a last tile of so many rows, or of fewer, is no higher, and shared where it would begin
+                                 another wave
     edges                        entries in a tile
     stream                       1: entries leave the caches early, so that x may stay
     blocks                       blocks of a row in one step of a product

@@ -243,3 +243,17 @@ def test_kept_by_hysteresis_is_told() -> None:
     )
     assert choose(SITE, {"rows": rows(share)}) == "rows"
     assert "kept: dense would be cheaper, but by less than 10%" in choose.explain(SITE)
+
+
+def test_the_end_of_rows_is_shared() -> None:
+    """2,068 rows: two waves of 128 x 256 and a part of one, not three; 100 rows more than 2,048 are a tile."""
+    sums = [total("rows", Seen(n, 4096, 1, 4096)) for n in (2048, 2068, 2148)]
+    assert sums[0] < sums[1] < sums[0] + 0.5 * (sums[2] - sums[0])
+
+
+def test_few_sums_of_32_bits_are_in_pieces() -> None:
+    costs, site = estimated(H200, "f32"), Site("linear", 1024, 1024, 4096, "f32", "NVIDIA H200")
+    made = next(
+        e for e in estimates(site, {"rows": Seen(523, 1024, 1, 1024)}, costs) if e.family == "rows"
+    )
+    assert (made.tile.bm, made.tile.bn, made.tail) == (64, 128, 32.0)
