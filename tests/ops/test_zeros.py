@@ -82,3 +82,18 @@ def test_graphs_beside_each_other_count_apart() -> None:
             for found in lists:
                 got = found.positions.flatten()[: int(found.counts)]
                 assert torch.equal(got.sort().values, want)
+
+
+@pytest.mark.gpu
+def test_nothing_stays_in_the_memory_of_a_compiled_graph() -> None:
+    """torch.compile warms up in private memory, and looks whether anything was left there."""
+    find = torch.compile(
+        lambda x: Index.from_values(x, (8, 1), ordered=False).counts + 0, mode="reduce-overhead"
+    )
+    zeros._STREAMS.clear()
+    for seed in range(4):
+        x = (
+            torch.rand(512, 64, generator=torch.Generator("cuda").manual_seed(seed), device="cuda")
+            < 0.01
+        ).float()
+        assert int(find(x)) == int(x.view(64, 8, 64).any(1).sum())

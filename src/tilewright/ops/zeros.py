@@ -9,6 +9,7 @@ runs beside itself); where the room for these is used up, or was never made, the
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +40,20 @@ def counted(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     key = (stream_of(device), device.index, size, dtype)
     made = _STREAMS.get(key)
     if made is None:
-        made = _STREAMS[key] = torch.zeros(size, dtype=dtype, device=device)
+        made = _STREAMS[key] = _lasting(size, dtype, device)
         if device.type == "cuda" and device.index not in _GRAPHS:
-            _GRAPHS[device.index] = _Room(torch.zeros(ROOM, dtype=torch.uint8, device=device))
+            _GRAPHS[device.index] = _Room(_lasting(ROOM, torch.uint8, device))
+    return made
+
+
+def _lasting(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that stay. On a GPU another thread makes them: what this one allocates may be a graph's private memory, as
+    torch.compile has it while it warms up, where nothing may stay."""
+    if device.type != "cuda":
+        return torch.zeros(size, dtype=dtype, device=device)
+    with ThreadPoolExecutor(1) as other:
+        made = other.submit(lambda: torch.zeros(size, dtype=dtype, device=device)).result()
+    torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
     return made
 
 
