@@ -34,21 +34,21 @@ from tilewright.runtime.counters import counters
 # Kernels of ours, and operations of torch, of a warm call on a GPU.
 PINNED: dict[str, tuple[int, str]] = {
     "F.linear": (0, "addmm"),
-    "linear rows": (2, "zero_"),  # a list and b in all rows, the product
-    "linear rows, no b": (2, "zero_"),
+    "linear rows": (2, ""),  # a list and b in all rows, the product
+    "linear rows, no b": (2, ""),
     "linear k": (4, ""),  # flags, lists of them, what they name of x, the product
     "linear k, no b": (4, ""),
-    "linear mask": (3, "zero_"),
+    "linear mask": (3, ""),
     "linear lengths": (4, ""),
     "linear numbers": (2, ""),
     "linear Index (1, None)": (2, ""),
     "linear Index 32x1": (2, ""),
-    "family rows": (2, "zero_ zero_"),
+    "family rows": (2, "zero_"),
     "family k": (4, ""),
     "family blocks": (3, ""),
-    "matmul rows": (2, "zero_"),
+    "matmul rows": (2, ""),
     "matmul k": (4, ""),
-    "matmul columns": (2, "zero_ zero_"),
+    "matmul columns": (2, "zero_"),
     "masked_linear 1x1": (3, "where copy_ copy_"),
     "masked_linear 16x16": (2, ""),
     "grouped_matmul, 1 slots": (1, "zero_"),
@@ -61,7 +61,7 @@ PINNED: dict[str, tuple[int, str]] = {
     "from_values (None, 1), ordered": (3, ""),  # flags of parts, of whole columns, a list
     "from_values (1, 1), grouped": (1, ""),  # values are flags
     "from_values grouped": (2, ""),
-    "from_values any order": (1, "zero_"),
+    "from_values any order": (1, ""),
 }
 
 

@@ -54,6 +54,8 @@ def _is_library(place: str) -> bool:
 @cache
 def _library() -> tuple[Any, ctypes.c_void_p]:
     """The library and a handle."""
+    if not torch.cuda.is_available():
+        raise VendorError("cuSPARSE wants a GPU")
     for place in dict.fromkeys(filter(_is_library, _places())):
         try:
             lib = ctypes.CDLL(place)

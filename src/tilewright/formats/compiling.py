@@ -2,7 +2,7 @@
 
 In: functions of constants, and entries of the catalogue raised while it reads. Out: a break of the graph that says the
 catalogue's text. With fullgraph=True that is what the user sees, the error itself is its cause; otherwise the code
-runs eagerly from there on, and raises the error as always.
+runs eagerly from there on (with torch 2.11 the whole function), and raises the error as always.
 
     @constant
     def traced_for(key, scalars): ...
@@ -50,12 +50,15 @@ def refuse(entry: str, where: str, ir: str, names: tuple[tuple[str, str], ...]) 
 
 
 def _tell(why: errors.TilewrightError) -> None:
-    from torch._dynamo.exc import Unsupported
+    from torch._dynamo.exc import SkipFrame, Unsupported
+    from torch._dynamo.symbolic_convert import InstructionTranslator
 
     frames = torch._guards.TracingContext.extract_stack()
     mine = [f for f in frames if not is_package(f.filename)]
     if mine and not why.place:
         why.place = f"{mine[-1].filename}:{mine[-1].lineno}"
+    if torch.__version__ < "2.12" and not InstructionTranslator.current_tx().one_graph:
+        raise SkipFrame(str(why)) from why  # it does not compile the raise that follows a break
     raise Unsupported(str(why)) from why
 
 
