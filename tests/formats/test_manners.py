@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,8 +61,52 @@ def test_whole_numbers_and_ones_keep_their_dtype() -> None:
     assert held.A.dtype == torch.int64 and held.B.values is None
 
 
+STORED: dict[str, Callable[[tw.SparseTensor], tw.SparseTensor]] = {
+    "csr": lambda a: a,
+    "ones": lambda a: a.with_values(None),
+    "bsr": lambda a: a.to_format("bsr", 2),
+    "tree": lambda a: a.to_format("dcsr"),
+    "parts": lambda a: a.decompose(tw.rules.hyb(1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_buffer_is_stored_and_loaded(name: str, tmp_path: Path) -> None:
+    """Values of the same pattern in place; any other matrix where it is asked for."""
+    dense = torch.eye(4).roll(1, 0) * torch.arange(1.0, 5)
+    layers = [torch.nn.Module() for _ in "ab"]
+    for layer, t in zip(layers, (dense, dense.sign()), strict=True):
+        layer.register_buffer("A", STORED[name](tw.SparseTensor.from_dense(t)))  # type: ignore[arg-type]
+    first, second = layers
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    stored = torch.load(tmp_path / "state.pt")
+    held: Any = second.A
+    assert not second.load_state_dict(stored).missing_keys and second.A is held
+    torch.testing.assert_close(held.to_dense(), (dense if name != "ones" else dense.sign()))
+    other = torch.nn.Module()
+    other.register_buffer("A", STORED[name](tw.SparseTensor.from_dense(torch.eye(4))))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="While copying the parameter named"):
+        other.load_state_dict(stored)
+    other.load_state_dict(stored, assign=True)
+    taken: Any = other.A
+    torch.testing.assert_close(taken.to_dense(), held.to_dense())
+
+
+def test_another_pattern_is_no_copy() -> None:
+    for other in (eye().to_format("coo"), tw.SparseTensor.from_dense(torch.eye(4)), torch.eye(3)):
+        with pytest.raises(tw.TilewrightError, match=r"assign=True\) takes any"):
+            eye().copy_(other)  # type: ignore[arg-type]
+    assert eye().size() == (3, 3) and eye().size(0) == 3
+
+
+def test_values_come_to_ones_that_are_not_stored() -> None:
+    ones = eye().with_values(None)
+    assert ones.copy_(eye().map(lambda v: 3 * v)).values.tolist() == [3.0] * 3
+    assert eye().copy_(eye().with_values(None)).values.tolist() == [1.0] * 3
+
+
 def test_what_tensors_have_is_told() -> None:
-    for name in ("requires_grad_", "sum", "clone", "size"):
+    for name in ("requires_grad_", "sum", "clone", "numel"):
         with pytest.raises(AttributeError, match=rf"A\.values\.{name} is that of the entries"):
             getattr(eye(), name)
     with pytest.raises(AttributeError, match=r"has no nothing$"):

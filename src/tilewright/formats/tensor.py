@@ -30,6 +30,7 @@ from tilewright.formats.check import (
 from tilewright.formats.decompose import decompose
 from tilewright.formats.entries import entries_from, structure_from_arrays
 from tilewright.formats.rules import Rule
+from tilewright.formats.same import same
 from tilewright.formats.structure import Structure
 from tilewright.formats.tree import Tree
 from tilewright.support.errors import error
@@ -210,7 +211,7 @@ class SparseTensor:
     ) -> SparseTensor:
         """On another device, or with values of another dtype: A.to("cuda"), A.to(torch.float16).
 
-        Modules move their buffers so, and a SparseTensor may be one: register_buffer("A", A, persistent=False).
+        Modules move their buffers so, and a SparseTensor may be one: register_buffer("A", A).
         """
         if isinstance(target, torch.dtype):
             dtype = target
@@ -248,6 +249,27 @@ class SparseTensor:
 
     def is_complex(self) -> bool:
         return self.values is not None and self.values.is_complex()
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    @property
+    def is_meta(self) -> bool:
+        return self.device.type == "meta"
+
+    def copy_(self, other: SparseTensor, non_blocking: bool = False) -> SparseTensor:
+        """The values of another with the same pattern, taken in place: load_state_dict does so with buffers."""
+        if not isinstance(other, SparseTensor) or not same(self.structure, other.structure):
+            expected = "the pattern of A; load_state_dict(..., assign=True) takes any"
+            got = "another pattern"
+            raise error(
+                "argument", where="A.copy_(other)", name="other", got=got, expected=expected
+            )
+        if self.values is not None:
+            self.values.copy_(other.explicit_values(), non_blocking)
+        elif other.values is not None:
+            self.values = other.values.to(self.device, copy=True)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         """What tensors have, and this has not, is told with what to write instead."""
