@@ -405,3 +405,22 @@ def test_inductor(fast: Place) -> None:
         step(compiled(op, "inductor"), given, wanted), step(op, given, wanted), strict=True
     ):
         close(got, want)
+
+
+SCALES: dict[str, Callable[..., tw.SparseTensor]] = {
+    "times": lambda A, t: A * t,
+    "of": lambda A, t: t * A,
+    "over": lambda A, t: A / t,
+    "torch.mul": torch.mul,
+    "torch.div": torch.div,
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_tensor_without_dimensions_scales(name: str) -> None:
+    A, t = sparse(6, 5, 0, torch.device("cpu")), torch.tensor(3.0, requires_grad=True)
+    op = lambda A, t: SCALES[name](A, t).values
+    for got, want in zip(step(compiled(op), [A, t], [t]), step(op, [A, t], [t]), strict=True):
+        close(got, want)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = t / A  # type: ignore[operator]

@@ -100,6 +100,8 @@ def _negative(a: SparseTensor) -> SparseTensor:
 CURE = CATALOGUE["dense-by-sparse"].cure
 PRODUCTS = (operator.matmul, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 SCALED = (operator.mul, torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
+DIVIDED = (operator.truediv, torch.div, torch.true_divide, Tensor.div, Tensor.__truediv__)
+DIVIDING = (Tensor.__rdiv__, Tensor.__rtruediv__)
 
 
 def _refused(func: Any) -> Any:
@@ -117,12 +119,16 @@ def _refused(func: Any) -> Any:
 
 @public
 def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """torch.matmul(A, x) and s * A. torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can tell
-    which."""
+    """torch.matmul(A, x), s * A and A / s. torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can
+    tell which."""
     if func in SCALED:
         return (
             _multiply(*args) if isinstance(args[0], SparseTensor) else _multiply(args[1], args[0])
         )
+    if func in DIVIDED and isinstance(args[0], SparseTensor) and not kwargs:
+        return _divide(*args)
+    if func in DIVIDING and isinstance(args[1], SparseTensor):
+        return _divide(args[1], args[0])
     if func not in PRODUCTS:
         return _refused(func)
     if isinstance(args[0], SparseTensor):
