@@ -11,6 +11,7 @@ from ops.places import Place
 from torch.autograd import gradcheck, gradgradcheck
 
 import tilewright as tw
+from tilewright.ops.ready import served
 
 F64 = torch.float64
 
@@ -411,3 +412,32 @@ def test_names_of_parts_of_loops_are_free(width: int, where: Place) -> None:
     (got,) = torch.autograd.grad(tw.attention(q, q.detach(), v, mask=mask).square().sum(), q)
     other = torch.nn.functional.scaled_dot_product_attention(q, q.detach(), v)
     close(got, torch.autograd.grad(other.square().sum(), q)[0])
+
+
+@tw.program
+def weighted(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = tw.softmax_sum(j, a[i, j], x[j, f])
+
+
+@tw.program
+def weighted_twice(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, f] = 2 * tw.softmax_sum(j, a[i, j], x[j, f])
+
+
+@pytest.mark.parametrize(("program", "kept"), [(weighted, 2), (weighted_twice, 3)])
+def test_a_weighted_sum_is_made_once(program: Any, kept: int, fast: Place) -> None:
+    """Its gradient reads the output, where that is the sum itself: the scores alone are summed up again."""
+    A, x = tensor("tensor", fast), wide(8, 3, seed=1, place=fast)
+    v = leaf(A.values)
+    with served() as kernels:
+        y = program(A.with_values(v), x)
+        torch.autograd.grad(y.sum(), (v, x), retain_graph=True)
+    assert len(kernels) == 1 + kept + 2  # forward, intermediates, two gradients
+    y.mul_(2)
+    if program is weighted:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(y.sum(), (v, x))
+    else:
+        assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), (v, x)))

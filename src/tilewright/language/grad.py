@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tilewright.ir.coord import Append, Assign, Index, Stmt
 from tilewright.ir.expr import Load
 from tilewright.ir.node import walk
-from tilewright.language.grad_programs import Added, Back, d_of, free_name
+from tilewright.language.grad_programs import Added, Back, d_of, free_name, result_of
 from tilewright.language.grad_rules import ZERO
 from tilewright.language.trace import Ref, Traced
 
@@ -61,7 +61,14 @@ def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
     back = Back(t, s, part)
     back.visit(s.values[part], back.seed, back.order, ())
     of = back.programs()
-    return Gradient(tuple(back.first), of, refused=back.refused)
+    return Gradient(tuple(back.first), of, tuple(back.saved), back.refused)
+
+
+def results(t: Traced) -> set[str]:
+    """The outputs that gradients of statements read."""
+    each = ((s, part) for s in t.body if isinstance(s, Assign) for part in range(len(s.targets)))
+    found = (result_of(t, s, part) for s, part in each)
+    return {made.buffer.name for made in found if made is not None}
 
 
 def remaining(t: Traced, nth: int, part: int) -> Traced:

@@ -24,7 +24,16 @@ from tilewright.ir.coord import Assign, Index, Listed, Reduce, Stored, groups_of
 from tilewright.ir.expr import Const, Expr, Load, ne, select
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import substitute, transform, walk
-from tilewright.language.grad_rules import ONE, ZERO, Found, Rules, accesses, outside, product
+from tilewright.language.grad_rules import (
+    ONE,
+    SOFTMAX,
+    ZERO,
+    Found,
+    Rules,
+    accesses,
+    outside,
+    product,
+)
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import TilewrightError
 
@@ -62,6 +71,19 @@ class Added:
         return (self.values, *self.places)
 
 
+def result_of(t: Traced, s: Assign, part: int) -> Load | None:
+    """The output that is a softmax-weighted sum and nothing else: its gradient reads it, and sums up once less."""
+    target, e = s.targets[part], s.values[part]
+    name = target.buffer.name
+    if not isinstance(e, Reduce) or e.monoid.name not in SOFTMAX or e.part or s.adds or s.listed:
+        return None
+    plain = all(isinstance(ix, Index) for ix in target.indices)
+    alone = sum(a.buffer.name == name for x in t.body if isinstance(x, Assign) for a in x.targets)
+    return (
+        target if plain and alone == 1 and len({*target.indices}) == len(target.indices) else None
+    )
+
+
 class Back(Rules):
     """Programs of what the walk over a target's value finds."""
 
@@ -77,6 +99,7 @@ class Back(Rules):
         self.seed = Load(self.ref(d_of(t, target.buffer.name)), target.indices)
         self.outside = tuple(outside(value))
         self.order = self.indices(target)
+        self.part, self.saved = part, list[str]()
         for n in walk(target.indices):
             if isinstance(n, Load) and n.buffer.name not in t.unique:
                 raise self.refuse(
@@ -106,6 +129,13 @@ class Back(Rules):
         target = Load(self.new("kept"), (*axes,))
         self.first.append(self.program(f"{self.label}_{target.buffer.name}", target, self.where(e)))
         return target
+
+    def result(self, e: Reduce) -> Load | None:
+        made = result_of(self.t, self.s, self.part)
+        if made is None or e is not self.s.values[self.part]:
+            return None
+        self.saved.append(made.buffer.name)
+        return made
 
     def new(self, stem: str) -> Ref:
         return self.ref(free_name(self.t, f"{stem}{len(self.first)}"))

@@ -82,6 +82,10 @@ class Rules:
         """An intermediate: the reduction, computed once and read back by its free indices."""
         raise NotImplementedError
 
+    def result(self, e: Reduce) -> Load | None:
+        """The output, where it holds nothing but this reduction."""
+        raise NotImplementedError
+
     def visit(self, e: Expr, g: Expr, axes: tuple[Index, ...], held: tuple[Stored, ...]) -> None:
         """g is the adjoint of e; axes are all indices in scope; held are accesses that may drive it."""
         match e:
@@ -202,13 +206,13 @@ class Rules:
         if e.part:
             self.visit(self.second(e), g, axes, held)
             return
-        table = self.anew(e.over)
+        result, table = self.result(e), self.anew(e.over)
         over = tuple(table[ix] for ix in e.over)
         e = Reduce(e.monoid, over, substitute(e.args, dict(table)), e.part)
         wide = (*axes, *e.over)
         drives = (*held, *(Stored(a, within=e) for a in accesses(e.args)))
         if e.monoid.name in SOFTMAX:
-            self.softmax(e, g, axes, drives)
+            self.softmax(e, g, axes, drives, result)
             return
         if e.monoid.reverse is not None:
             same = self.found_again(e)
@@ -243,13 +247,18 @@ class Rules:
         self.visit(arg, inner, wide, drives)
 
     def softmax(
-        self, e: Reduce, g: Expr, axes: tuple[Index, ...], drives: tuple[Stored, ...]
+        self,
+        e: Reduce,
+        g: Expr,
+        axes: tuple[Index, ...],
+        drives: tuple[Stored, ...],
+        result: Load | None,
     ) -> None:
         """sum(j, p * value), where p = exp(score - logsumexp(j, score))"""
         lse, value = self.second(e), e.args[1]
         score = lse.args[0]
         p = unary("exp", score - self.keep(lse))
-        mean = self.keep(e)
+        mean = self.keep(e) if result is None else result
         self.visit(value, times(g, p), (*axes, *e.over), drives)
         rest = tuple(ix for ix in axes if ix in self.free(score))
         extra = tuple(ix for ix in axes if ix not in rest)

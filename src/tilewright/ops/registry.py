@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tilewright.ir.coord import Listed
 from tilewright.ir.node import walk
-from tilewright.language.grad import Gradient, gradient, reads, writes
+from tilewright.language.grad import Gradient, gradient, reads, results, writes
 from tilewright.language.trace import Ref, Traced, source_of
 from tilewright.pit.joins import joins
 from tilewright.support.errors import TilewrightError, error
@@ -91,7 +91,9 @@ class Template:
     @cached_property
     def saved(self) -> tuple[int, ...]:
         """Which outputs the gradient reads, or later statements: they are kept for it."""
-        names = set().union(*self.reads) if self.own is None else self.own.saved
+        names = (
+            set().union(*self.reads, results(self.traced)) if self.own is None else self.own.saved
+        )
         return tuple(k for k, n in enumerate(self.traced.outputs) if n in names)
 
     @cached_property
