@@ -1,4 +1,4 @@
-"""Zeros that kernels leave as they found them: one for a stream, one for each call that a graph captured."""
+"""Zeros that kernels leave as they found them: some for a stream, and for each call that a graph captured."""
 
 from __future__ import annotations
 
@@ -97,3 +97,11 @@ def test_nothing_stays_in_the_memory_of_a_compiled_graph() -> None:
             < 0.01
         ).float()
         assert int(find(x)) == int(x.view(64, 8, 64).any(1).sum())
+
+
+def test_counters_of_one_kernel_are_apart() -> None:
+    cpu = torch.device("cpu")
+    first, again, other = (
+        zeros.counted(n, torch.int64, cpu, nth) for n, nth in ((3, 0), (4, 0), (3, 1))
+    )
+    assert first is again and first.numel() == 4 and other is not first

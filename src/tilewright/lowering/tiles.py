@@ -82,7 +82,7 @@ class _Lower:
         self.extra: list[Buffer] = []
         self.dotted: set[str] = set()
         self.deep = (
-            0  # loops and branches around a statement: programs come to it more or less than once
+            0  # loops and branches around a statement: programs may come to it twice, or not
         )
 
     # --- the grid ---------------------------------------------------------------------------------

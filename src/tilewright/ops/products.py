@@ -50,10 +50,7 @@ SPLIT: Setting = {**LANES, "pieces": 8}  # sums of few tiles in pieces
 FEW: Setting = {"bm": 64, "bn": 64, "bk": 64, "group": 8, "warps": 4, "stages": 7}
 DEEP: Setting = {"bm": 64, "bn": 128, "bk": 128, "group": 8, "warps": 4, "stages": 4}
 LOW: Setting = {"bm": 64, "bn": 256, "bk": 64, "group": 8, "warps": 4, "stages": 4}
-AFTER: Setting = {
-    **FEW,
-    "pieces": 1,
-}  # tile after tile: where most programs would find nothing to do
+AFTER: Setting = {**FEW, "pieces": 1}  # tile after tile: most programs would find nothing to do
 ENDED: Setting = {**LARGE, "tail": 64}  # a short last tile begins no wave of its own
 TIMED = {
     2: (
@@ -69,10 +66,7 @@ TIMED = {
 STEP, LONG = 64, 8192
 SKIPPED_US = 0.25  # of a wave of programs that find nothing to do
 SPLIT_US = 32.0  # that joining pieces takes
-NARROW_US, ALONE_US = (
-    0.17,
-    0.26,
-)  # of a program that has a part of a short last tile, for 64 k's; of an only tile
+NARROW_US, ALONE_US = 0.17, 0.26  # of a part of a short last tile, for 64 k's; of an only tile
 # Over lists of k's. The list is read ahead of what it names, which takes two of the stages; by the rows of a list.
 K_LISTS: dict[int, Setting] = {
     32: {"bm": 32, "bn": 128, "bk": 32, "group": 64, "warps": 4, "stages": 2},

@@ -189,9 +189,11 @@ class Ready:
     def workspaces(self, pool: list[Tensor], sizes: tuple[int, ...]) -> None:
         """Room that did not come along, or is too small for this program (counters start at zero)."""
         like = pool[self.like]
-        for size, dtype, counts in self.spaces:
-            make = counted if counts else torch.empty
-            pool.append(make(size(*sizes), dtype=dtype, device=like.device))
+        for nth, (size, dtype, counts) in enumerate(self.spaces):
+            if counts:
+                pool.append(counted(size(*sizes), dtype, like.device, nth))
+            else:
+                pool.append(torch.empty(size(*sizes), dtype=dtype, device=like.device))
         for at, size, dtype in self.given:
             need = size(*sizes)
             if pool[at].numel() < need:

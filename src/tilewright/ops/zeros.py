@@ -1,6 +1,6 @@
 """Counters: zeros that kernels leave as they found them, so that no launch has to set them.
 
-In: how many, of which dtype, where. Out: a tensor of zeros. A stream has its own, for all calls: its kernels run one
+In: how many, of which dtype, where, and which of a kernel's. Out: a tensor of as many zeros, or more. A stream has its own, for all calls: its kernels run one
 after the other. A call that a CUDA graph captures has its own for good, since graphs may be replayed side by side (none
 runs beside itself); where the room for these is used up, or was never made, the graph sets them.
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tilewright.ops.backend import stream_of
+from tilewright.ops.settings import ceil_pow2
 
 ROOM, ALIGNED = (
     1 << 20,
@@ -29,15 +30,16 @@ class _Room:
     taken: int = 0
 
 
-_STREAMS: dict[tuple[int, int | None, int, torch.dtype], Tensor] = {}
+_STREAMS: dict[tuple[int, int | None, int, torch.dtype, int], Tensor] = {}
 _GRAPHS: dict[int | None, _Room] = {}
 
 
-def counted(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros, which the next kernel has to leave."""
+def counted(size: int, dtype: torch.dtype, device: torch.device, nth: int = 0) -> Tensor:
+    """Zeros, which the next kernel has to leave. Lengths are powers of two, so that a stream has few."""
+    size = ceil_pow2(size)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return _captured(size, dtype, device)
-    key = (stream_of(device), device.index, size, dtype)
+    key = (stream_of(device), device.index, size, dtype, nth)
     made = _STREAMS.get(key)
     if made is None:
         made = _STREAMS[key] = _lasting(size, dtype, device)
