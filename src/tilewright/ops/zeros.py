@@ -1,8 +1,9 @@
 """Counters: zeros that kernels leave as they found them, so that no launch has to set them.
 
-In: how many, of which dtype, where, and which of a kernel's. Out: a tensor of as many zeros, or more. A stream has its own, for all calls: its kernels run one
-after the other. A call that a CUDA graph captures has its own for good, since graphs may be replayed side by side (none
-runs beside itself); where the room for these is used up, or was never made, the graph sets them.
+In: how many, of which dtype, where, and which of a kernel's. Out: a tensor of as many zeros, or more. A stream has its
+own, for all calls: its kernels run one after the other. A call that a CUDA graph captures has its own for good, since
+graphs may be replayed side by side (none runs beside itself); where the room for these is used up, or was never made,
+the graph sets them.
 
     counted(1, torch.int64, x.device)
 """
@@ -18,10 +19,8 @@ from torch import Tensor
 from tilewright.ops.backend import stream_of
 from tilewright.ops.settings import ceil_pow2
 
-ROOM, ALIGNED = (
-    1 << 20,
-    16,
-)  # bytes on a device for what graphs capture; of which each begins at a multiple
+ROOM = 1 << 20  # bytes on a device for what graphs capture
+ALIGNED = 16  # bytes, of which each begins at a multiple
 
 
 @dataclass
