@@ -142,9 +142,8 @@ def sort_runs(high: Tensor, low: Tensor, width: int) -> tuple[Tensor, Tensor, Te
 
 def starts(ordered: Tensor) -> Tensor:
     """Where sorted keys change: True at the first of each run."""
-    if (
-        torch.compiler.is_compiling()
-    ):  # torch 2.11 compares no views whose sizes only the device knows
+    if torch.compiler.is_compiling():
+        # torch 2.11 compares no views whose sizes only the device knows
         at = torch.arange(ordered.shape[0], device=ordered.device)
         return (ordered != ordered.index_select(0, (at - 1).clamp(min=0))) | (at == 0)
     first = torch.ones_like(ordered, dtype=torch.bool)

@@ -78,10 +78,9 @@ def result_of(t: Traced, s: Assign, part: int) -> Load | None:
     if not isinstance(e, Reduce) or e.monoid.name not in SOFTMAX or e.part or s.adds or s.listed:
         return None
     plain = all(isinstance(ix, Index) for ix in target.indices)
+    once = plain and len({*target.indices}) == len(target.indices)
     alone = sum(a.buffer.name == name for x in t.body if isinstance(x, Assign) for a in x.targets)
-    return (
-        target if plain and alone == 1 and len({*target.indices}) == len(target.indices) else None
-    )
+    return target if once and alone == 1 else None
 
 
 class Back(Rules):
