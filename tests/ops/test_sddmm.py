@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tilewright.ops.backend import backend
 from tilewright.ops.spaces import PARTS
 from tilewright.tune.machine import machine_of
 
+PLANS = import_module("tilewright.ops.sddmm")  # the package has the function under its name
 OPS = {
     "dot": lambda x, z: (x * z).sum(-1),
     "add": lambda x, z: x + z,
@@ -245,6 +247,39 @@ def test_ranges_of_columns(alike: int, tiled: Place, monkeypatch: pytest.MonkeyP
     assert not tried.near({"edges": 32, "width": 32, "warps": 4})  # tiles of entries
     for s in cut:
         close(tried.make(s)()[0], (x @ z.T * dense)[dense != 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("width", [19, 32, 64, 160])
+def test_long_rows_are_read_once(
+    width: int, dtype: torch.dtype, tiled: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without tuning: parts of rows once a structure is prepared, range of columns after range where z is large."""
+    monkeypatch.setattr(PLANS, "ENOUGH", 100)
+    dense = (torch.rand(5, 300, device=tiled.device) < 0.7).to(dtype)
+    A = tw.SparseTensor.from_dense(dense)
+    x, z = (randn(n, width, seed=n, dtype=dtype, device=tiled.device) for n in A.shape)
+    want = ((x.float() @ z.float().T) * dense)[dense != 0]
+    assert "chunk" not in chosen(A, x, z)
+    A.prepare()
+    setting = chosen(A, x, z)
+    assert ("chunk" in setting) == (width >= 32)
+    assert "columns" not in setting
+    if setting.get("chunk"):
+        assert tw.sddmm.subject(A, x, z).first == setting
+    close(tw.sddmm(A, x, z).values, want.to(dtype), dtype)
+    small = replace(machine_of(A.device), cache=300 * width * x.itemsize / 2)
+    monkeypatch.setattr(formats, "machine_of", lambda device: small)
+    B = tw.SparseTensor.from_dense(dense).prepare()
+    assert chosen(B, x, z).get("columns", 1) == (4 if width >= 32 else 1)
+    close(tw.sddmm(B, x, z).values, want.to(dtype), dtype)
+
+
+def chosen(A: tw.SparseTensor, x: torch.Tensor, z: torch.Tensor) -> dict[str, int]:
+    """The setting of a call that is not tuned."""
+    made = PLANS._kind(A, x, z, "dot", None)[0].choice
+    assert made is not None and made.source == "default"
+    return dict(made.setting)
 
 
 def test_ranges_of_columns_in_no_order_are_refused(tiled: Place) -> None:

@@ -64,6 +64,15 @@ def worth_cutting(s: Structure, span: int, dtype: torch.dtype) -> tuple[int, ...
     return () if stays or s.plans.get("columns", 1) > 1 else ranges(s, span)[1:]
 
 
+def in_cache(s: Structure, span: int, dtype: torch.dtype) -> int:
+    """The ranges of columns of which each is read from half of the cache, as far as rows can be cut in so many; 1
+    where they cannot, and where nothing is to be gained."""
+    if s.plans.get("columns", 1) > 1:
+        return 1
+    read, room = s.shape[1] * span * dtype.itemsize, machine_of(s.device).cache / 2
+    return max((c for c in COLUMNS if read > room * c / 2 and may_cut(s, c)), default=1)
+
+
 def blocks_of(s: Structure) -> tuple[int, ...]:
     """0, and the sizes of blocks that hold enough of a structure. Kept with it; waits for the device once each."""
     if s.format != "csr":

@@ -11,12 +11,14 @@ import operator
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from sys import maxsize
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tilewright.formats.parts import Parts
+from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
 from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
@@ -25,7 +27,7 @@ from tilewright.ops.args import E_LIST, dense_arg, program_text, told
 from tilewright.ops.backend import backend_of, cpu_backend
 from tilewright.ops.bound import Launch
 from tilewright.ops.choice import Choice, Subject
-from tilewright.ops.formats import worth_cutting
+from tilewright.ops.formats import in_cache, worth_cutting
 from tilewright.ops.plans import in_turns, may_visit, segments_of, visiting
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
@@ -54,6 +56,19 @@ NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 MIDDLE: Setting = {"edges": 32, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 32, "warps": 4}
 MIDDLE_HALF: Setting = {"edges": 32, "width": 64, "warps": 4}
+# Parts of rows, which read once what belongs to a row, by the bytes of a number: up to which width (H200)
+SHORT_PARTS: Setting = {"rows": 4, "edges": 8, "chunk": 32, "width": 32, "warps": 1}
+LONG_PARTS: Setting = {"rows": 2, "edges": 32, "chunk": 256, "width": 32, "warps": 2}
+ONE_ROW: Setting = {"rows": 1, "edges": 16, "chunk": 128, "width": 32, "warps": 1}
+ONE_WIDE_ROW: Setting = {"rows": 1, "edges": 8, "chunk": 128, "width": 128, "warps": 1}
+HALF_PARTS: Setting = {"rows": 4, "edges": 8, "chunk": 32, "width": 64, "warps": 2}
+LONG, MANY = 128, 28  # entries of a mean row
+LONG_ROWS = {
+    4: ((32, LONG_PARTS), (maxsize, ONE_ROW)),
+    2: ((32, LONG_PARTS), (64, SHORT_PARTS), (128, ONE_ROW), (maxsize, ONE_WIDE_ROW)),
+}
+MANY_ENTRIES = {4: ((32, SHORT_PARTS),), 2: ((64, {}), (128, HALF_PARTS))}
+ENOUGH = 200_000  # entries that keep a device busy in parts of rows
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -192,7 +207,7 @@ def _recipe(
     x, z = _flat(x, op), _flat(z, op)
     s, made = a.structure, bundle_of(a.structure)
     text, ints = text_of(name, "a", a, made, x=x, z=z), list(made.ints)
-    choice = Choice(setting if setting is not None else usual(x, name), "given")
+    choice = Choice(setting if setting is not None else usual(s, x, name), "given")
     if setting is None and not torch.compiler.is_compiling():
         key = (text, x.shape[1:], cpu_backend())
         tensors = [*made.tensors, *([] if a.values is None else [a.values]), x, z]
@@ -220,16 +235,36 @@ def _call(
     return recipe.arguments(moving)
 
 
-def usual(x: Tensor, name: str) -> Setting:
-    """Tiles by width and dtype."""
+def usual(s: Structure, x: Tensor, name: str) -> Setting:
+    """Parts of rows, or tiles of entries."""
     if name != "sddmm_dot" or backend_of(x.device) != "triton":
         return {}
+    return (not x.is_meta and _parts(s, x.shape[1], x.dtype)) or _tiles(x)
+
+
+def _tiles(x: Tensor) -> Setting:
+    """Tiles of entries by width and dtype."""
     width, half = x.shape[1], x.dtype.itemsize == 2
     if width <= 32:
         return NARROW
     if width <= 64:
         return MIDDLE
     return MIDDLE_HALF if half and width <= 128 else WIDE
+
+
+def _parts(s: Structure, width: int, dtype: torch.dtype) -> Setting:
+    """Parts of rows, where a prepared structure has long ones; nothing where tiles do as well. Waits for the device
+    once, where columns may be cut."""
+    prepared = s.format == "csr" and s.transposed is not None and not torch.compiler.is_compiling()
+    if not prepared or s.nnz < max(ENOUGH, MANY * s.shape[0]):
+        return {}
+    long = s.nnz >= LONG * s.shape[0]
+    known = (LONG_ROWS if long else MANY_ENTRIES).get(dtype.itemsize, ())
+    made = next((setting for widest, setting in known if width <= widest), {})
+    if not made or made["width"] > width:
+        return {}
+    columns = in_cache(s, width, dtype) if long else 1
+    return {**made, "columns": columns} if columns > 1 else made
 
 
 @public
@@ -243,10 +278,14 @@ def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
     a = as_sparse(A, "tune(sddmm, A, x, z)")
     s = rows_first(a).structure
     at = lambda setting: (*_call(a, x, z, op, setting), ())
-    made = subject_of("sddmm(A, x, z)", s, at, may_visit(s))
     in_parts = op == "dot" and x.dim() == 2 and s.format == "csr"
     if not in_parts or backend_of(x.device) != "triton":
-        return made
+        return subject_of("sddmm(A, x, z)", s, at, may_visit(s))
+    of_tiles = lambda setting: at(_tiles(x) if setting is None else setting)
+    made = subject_of("sddmm(A, x, z)", s, of_tiles, may_visit(s))
+    used = _kind(a, x, z, op, None)[0].choice
+    if used is not None and "chunk" in used.setting:
+        made = replace(made, first=used.setting)
     near = partial(near_parts, columns=worth_cutting(s, z.shape[1], z.dtype))
     return replace(made, shown=tuple(p for p in PARTS if p["width"] <= x.shape[1]), near=near)
 
