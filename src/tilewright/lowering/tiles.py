@@ -214,7 +214,16 @@ class _Lower:
             assert isinstance(s.hi, Const)
             self.t.push(tile.Unroll(v, int(s.hi.value), tuple(body)))
             return
-        self.t.push(tile.For(v, lo.e, hi.e, tuple(body), step))
+        made = tile.For(v, lo.e, hi.e, tuple(body), step)
+        self.t.push(tile.If(lo.e < hi.e, (made,)) if self.may_pass(s, made) else made)
+
+    def may_pass(self, s: Loop, made: tile.For) -> bool:
+        """Whether a loop of products over a whole dimension might have no turn. It is asked for that first: else its
+        sums, on the way out, are merged with what they begin as, and the assembler waits for every product in it.
+        """
+        read = {v for v in walk((s.lo, s.hi)) if isinstance(v, Var)}
+        steady = bool(read) and read <= {*self.p.sizes} and not (reads(s.lo) or reads(s.hi))
+        return steady and any(isinstance(n, tile.Dot) for n in walk(made.body))
 
     def rereads(self, body: tuple[stmt.Stmt, ...]) -> bool:
         """Whether something is read that is written elsewhere than there."""
