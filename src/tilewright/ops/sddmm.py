@@ -56,6 +56,8 @@ NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 MIDDLE: Setting = {"edges": 32, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 32, "warps": 4}
 MIDDLE_HALF: Setting = {"edges": 32, "width": 64, "warps": 4}
+FEW_HALF: Setting = {"edges": 16, "width": 64, "warps": 4}  # up to FEW entries
+FEW = 1 << 17
 # Parts of rows, which read once what belongs to a row, by the bytes of a number: up to which width (H200)
 SHORT_PARTS: Setting = {"rows": 4, "edges": 8, "chunk": 32, "width": 32, "warps": 1}
 LONG_PARTS: Setting = {"rows": 2, "edges": 32, "chunk": 256, "width": 32, "warps": 2}
@@ -239,17 +241,20 @@ def usual(s: Structure, x: Tensor, name: str) -> Setting:
     """Parts of rows, or tiles of entries."""
     if name != "sddmm_dot" or backend_of(x.device) != "triton":
         return {}
-    return (not x.is_meta and _parts(s, x.shape[1], x.dtype)) or _tiles(x)
+    return (not x.is_meta and _parts(s, x.shape[1], x.dtype)) or _tiles(s, x)
 
 
-def _tiles(x: Tensor) -> Setting:
+def _tiles(s: Structure, x: Tensor) -> Setting:
     """Tiles of entries by width and dtype."""
     width, half = x.shape[1], x.dtype.itemsize == 2
     if width <= 32:
         return NARROW
     if width <= 64:
         return MIDDLE
-    return MIDDLE_HALF if half and width <= 128 else WIDE
+    if not half or width > 128:
+        return WIDE
+    few = not torch.compiler.is_compiling() and s.nnz <= FEW  # one graph for all sizes
+    return FEW_HALF if few else MIDDLE_HALF
 
 
 def _parts(s: Structure, width: int, dtype: torch.dtype) -> Setting:
@@ -281,7 +286,7 @@ def subject(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> Subject:
     in_parts = op == "dot" and x.dim() == 2 and s.format == "csr"
     if not in_parts or backend_of(x.device) != "triton":
         return subject_of("sddmm(A, x, z)", s, at, may_visit(s))
-    of_tiles = lambda setting: at(_tiles(x) if setting is None else setting)
+    of_tiles = lambda setting: at(_tiles(s, x) if setting is None else setting)
     made = subject_of("sddmm(A, x, z)", s, of_tiles, may_visit(s))
     used = _kind(a, x, z, op, None)[0].choice
     if used is not None and "chunk" in used.setting:
