@@ -122,3 +122,38 @@ def test_errors(entry: str, make: object) -> None:
     with pytest.raises(FormatError) as caught:
         make()
     assert caught.value.entry == entry
+
+
+@pytest.mark.parametrize("entries", [0, 30])
+@pytest.mark.parametrize("source", ["coo", "csr", "csc", "dcsr"])
+@pytest.mark.parametrize("name", ["csr", "csc", "bsr", "bsc", "coo"])
+def test_torch_gets_each_place_once_in_order(name: str, source: str, entries: int) -> None:
+    """Its products and gradients take that for granted and look at nothing."""
+    draw = torch.Generator().manual_seed(0)
+    rows, cols = (torch.randint(0, n, (entries,), generator=draw) for n in (6, 8))
+    v = torch.randn(entries, dtype=torch.float64, generator=draw).requires_grad_()
+    given = SparseTensor.from_coo(rows, cols, v, (6, 8)).to_format(source)
+    given = given.to_format("bsr", (2, 2)) if name in ("bsr", "bsc") else given
+    made, weight = given.to_torch(getattr(torch, f"sparse_{name}")), torch.randn(6, 8).double()
+    if name in ("csr", "csc"):
+        major, minor = ("crow", "col") if name == "csr" else ("ccol", "row")
+        ptr, idx = (getattr(made, f"{n}_indices")() for n in (major, minor))
+        torch._validate_sparse_compressed_tensor_args(
+            ptr, idx, made.values(), made.shape, made.layout
+        )
+    assert torch.allclose(made.to_dense(), given.to_dense())
+    (grad,) = torch.autograd.grad((made.to_dense() * weight).sum(), v)
+    assert torch.allclose(grad, weight[rows, cols])
+
+
+def test_blocks_in_no_order_for_torch() -> None:
+    at = {"indptr": torch.tensor([0, 2]), "indices": torch.tensor([1, 0])}
+    given = SparseTensor.from_arrays("bsr", (2, 4), torch.randn(2, 2, 2), block=(2, 2), **at)
+    made = given.to_torch()
+    assert made.col_indices().tolist() == [0, 1]
+    assert torch.equal(made.to_dense(), given.to_dense())
+
+
+def test_what_numpy_has_not() -> None:
+    with pytest.raises(FormatError, match=r"A\.float\(\)"):
+        tensor("random", (6, 8)).to(torch.bfloat16).to_scipy()

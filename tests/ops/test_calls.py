@@ -351,3 +351,12 @@ def test_a_graph_reads_the_weight_as_it_is() -> None:
 
 def test_cases_are_all_pinned() -> None:
     assert {kind_of(n) for n in CASES if n != "linear auto"} == {*PINNED}
+
+
+def test_another_default_device() -> None:
+    """Tensors say where they are."""
+    x, A = torch.randn(6, 4), tw.SparseTensor.from_dense(torch.eye(6))
+    with torch.device("meta"):
+        got = tw.linear(x, x, sparse="rows"), (A + A).to_dense(), tw.spmm(A, x)
+    for made, want in zip(got, (x @ x.T, 2 * A.to_dense(), x), strict=True):
+        torch.testing.assert_close(made, want)

@@ -285,3 +285,14 @@ def test_dtypes_are_promoted_whatever_the_tile(dtypes: str, tile: Any, where: Pl
     assert h.dtype == torch.float32
     exact = torch.nn.functional.linear(x.float(), w.float(), None if b is None else b.float())
     torch.testing.assert_close(h, exact.relu(), rtol=1e-3, atol=1e-2)
+
+
+def test_sizes_that_a_graph_pins() -> None:
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        h, index = tw.ops.linear_relu(x, x)
+        assert h.shape[0] == 6
+        return tw.linear(h, h, sparse=index)
+
+    x = torch.randn(6, 4)
+    made = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    torch.testing.assert_close(made(x), layer(x))

@@ -368,3 +368,18 @@ def test_words_of_others_are_told(word: Any) -> None:
 
     with pytest.raises(TypeError, match=r"use tw\.exp"):
         foreign(randn(3))
+
+
+def test_leaky_relu_at_zero() -> None:
+    """As torch has it: zeros are usual after another ReLU."""
+
+    @tw.program
+    def leaky(x: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y[i] = tw.leaky_relu(x[i])
+
+    x = torch.tensor([-1.0, 0.0, 2.0, float("nan")], requires_grad=True)
+    want = torch.nn.functional.leaky_relu(x)
+    torch.testing.assert_close(leaky(x), want, equal_nan=True)
+    (got,) = torch.autograd.grad(leaky(x).sum(), x)
+    torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])

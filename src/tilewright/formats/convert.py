@@ -46,7 +46,7 @@ def convert(
         return _convert_to_blocks(s, values, name, block)
     if name in ("csr", "csc", "coo"):
         made = to_structure(s, name)
-        return made, flatten_blocks(values) if s.format == "bsr" and values is not None else values
+        return made, one_by_one(s, values)
     return _convert_to_tree(s, values, name, block)
 
 
@@ -98,9 +98,9 @@ def fill(s: Structure, values: Tensor) -> Tensor:
     return flat.index_add_(0, s.slots, values).reshape(*size, *trailing)
 
 
-def flatten_blocks(values: Tensor) -> Tensor:
-    """[nnz, b0, b1, *trailing] -> [nnz * b0 * b1, *trailing]."""
-    return values.flatten(0, 2)
+def one_by_one(s: Structure, values: Tensor | None) -> Tensor | None:
+    """Values for each entry: those of blocks, [nnz, b0, b1, *trailing], without what sticks out of the matrix."""
+    return values if values is None or not s.blocked else walk.flattened(s, values)
 
 
 def stored(s: Structure, values: Tensor) -> Tensor:
@@ -153,12 +153,10 @@ def _convert_to_blocks(
     if s.format == "block_mask" and made is s:
         indptr, indices = s.indptr, s.indices
         check_block(s, block)
-        return Structure(
-            "bsr", s.shape, indptr, indices, block=block, perm=s.perm, check=False
-        ), None
-    if values is None:
-        return made, _filled_with_ones(s, made)
-    return made, fill(made, flatten_blocks(values) if s.format == "bsr" else values)
+        bsr = Structure("bsr", s.shape, indptr, indices, block=block, perm=s.perm, check=False)
+        return bsr, values
+    held = one_by_one(s, values)
+    return made, _filled_with_ones(s, made) if held is None else fill(made, held)
 
 
 def _filled_with_ones(s: Structure, made: Structure) -> Tensor:
@@ -207,8 +205,7 @@ def _convert_to_tree(
         expected = f"one of {', '.join(f for f in known if f != 'bucket')}"
         raise error("argument", where="to_format", name="name", got=repr(name), expected=expected)
     if len(s.shape) == 2 and _by_rows(s, name, family):
-        values = flatten_blocks(values) if values is not None and s.format == "bsr" else values
-        return _to_list(s.as_csr(), family, given, name), values
+        return _to_list(s.as_csr(), family, given, name), one_by_one(s, values)
     entries, values = entries_of(s, values)
     if len(s.shape) == 2 and family in SLOTTED:
         made = _to_slots(entries, family, given, block)

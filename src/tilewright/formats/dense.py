@@ -85,8 +85,6 @@ def _tree_to_dense(s: Tree, values: Tensor) -> Tensor:
 def _blocks_to_dense(s: Structure, values: Tensor) -> Tensor:
     assert s.indices is not None
     size = [index.ceil_div(n, b) for n, b in zip(s.shape, s.block, strict=True)]
-    if s.format == "block_mask" and values.dim() == 1:
-        values = values.reshape(-1, 1, 1).expand(-1, *s.block)
     trailing = values.shape[3:]
     flat = values.new_zeros((size[0] * size[1], *values.shape[1:]))
     flat = flat.index_add(0, s.rows_stored().long() * size[1] + s.indices, values)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tilewright.formats import index
-from tilewright.formats.convert import source_coordinates
+from tilewright.formats.convert import convert, source_coordinates
 from tilewright.formats.structure import Structure
 from tilewright.formats.transforms import outside
 
@@ -61,6 +61,22 @@ def distinct(s: Structure) -> tuple[Structure, Tensor]:
         s.plans["distinct"] = _distinct(s)
     found: tuple[Structure, Tensor] = s.plans["distinct"]
     return found
+
+
+def as_torch_asks(s: Structure, values: Tensor) -> tuple[Structure, Tensor]:
+    """csr, csc or bsr with the places of each row in order, each once: entries of one place are added up."""
+    rows = s.T if s.format == "csc" else s
+    if s.format == "coo" or torch.compiler.is_compiling() or is_sorted(rows):
+        return s, values
+    if s.blocked:
+        csr, held = convert(s, values, "csr")
+        made, blocks = convert(csr, held, "bsr", s.block)
+        assert blocks is not None
+        return made, blocks
+    made, place = distinct(rows)
+    whole = values.to(torch.uint8) if values.dtype == torch.bool else values
+    summed = whole.new_zeros((made.nnz, *values.shape[1:])).index_add(0, place, whole)
+    return made.T if s.format == "csc" else made, summed.to(values.dtype)
 
 
 def _distinct(s: Structure) -> tuple[Structure, Tensor]:

@@ -72,8 +72,9 @@ def entries_of(s: Structure, values: Tensor | None) -> tuple[Entries, Tensor | N
         if s.listed:
             return Entries(s.shape, tuple(coords), perm), values
         return Entries(s.shape, tuple(coords)), gathered(s, values, perm)
-    s = s.as_csr() if s.format == "block_mask" else s
-    values = values.flatten(0, 2) if values is not None and s.format == "bsr" else values
+    if s.blocked:
+        values = None if values is None else walk.flattened(s, values)
+        s = s.as_csr() if s.format == "block_mask" else s
     return Entries(s.shape, walk.coordinates(s), walk.entry_perm(s)), values
 
 

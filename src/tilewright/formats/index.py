@@ -172,6 +172,11 @@ def inverse(perm: Tensor) -> Tensor:
     return torch.empty_like(perm).scatter_(0, perm.long(), places)
 
 
+def ranks(keys: Tensor) -> Tensor:
+    """How many keys are smaller than each; keys differ."""
+    return inverse(sort(keys)[1]).to(keys.dtype)
+
+
 def same_dtype(*arrays: Tensor) -> tuple[Tensor, ...]:
     """Contiguous arrays of one index dtype, the wider one if they differ; copies only if needed."""
     wide = any(a.dtype == torch.int64 for a in arrays)

@@ -93,7 +93,7 @@ def values_from_torch(a: Tensor, name: str = "A") -> Tensor:
 def to_torch(s: Structure, values: Tensor) -> Tensor:
     """A torch tensor of the structure's own layout; values are gathered to storage order."""
     values = stored(s, values)
-    shape = (*s.shape, *values.shape[3 if s.format == "bsr" else 1 :])
+    shape = (*s.shape, *values.shape[len(s.values_shape) :])
     if s.format == "coo":
         assert s.rows is not None and s.indices is not None
         at = torch.stack((s.rows, s.indices))
@@ -160,6 +160,9 @@ def to_scipy(s: Structure, values: Tensor) -> Any:
         )
     if isinstance(s, Tree):
         return _to_dia(s, values)
+    if values.dtype == torch.bfloat16:
+        expected = "a dtype that NumPy has: A.float().to_scipy()"
+        raise error("dtype", where="to_scipy", name="values", got=values.dtype, expected=expected)
     data = stored(s, values).detach().cpu().numpy()
     indices = _numpy(s.indices)
     if s.format == "coo":

@@ -119,12 +119,12 @@ class Structure:
     @property
     def slotted(self) -> bool:
         """Whether values are kept in the stored shape, with zeros where there is no entry."""
-        return self.format == "bsr"
+        return self.blocked
 
     @property
     def values_shape(self) -> tuple[int, ...]:
         """The leading sizes of values: one for each entry, or the stored blocks."""
-        return (self.nnz, *self.block) if self.format == "bsr" else (self.nnz,)
+        return (self.nnz, *self.block) if self.blocked else (self.nnz,)
 
     @property
     def nnz(self) -> int:
@@ -275,9 +275,10 @@ def _transpose_blocks(s: Structure) -> Structure:
 def _compress_rows(s: Structure) -> Structure:
     rows, cols = walk.coordinates(s)
     perm = walk.entry_perm(s)
-    if s.format == "block_mask":
-        inside = (rows < s.shape[0]) & (cols < s.shape[1])
-        rows, cols, perm = rows[inside], cols[inside], None
+    at = walk.inside(s)
+    if at is not None:
+        rows, cols = rows.index_select(0, at), cols.index_select(0, at)
+        perm = None if perm is None else index.ranks(perm.index_select(0, at))
     order = None
     if not s.ordered and s.format != "ragged":
         rows, order = index.grouped(rows)

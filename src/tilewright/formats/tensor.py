@@ -28,6 +28,7 @@ from tilewright.formats.check import (
     matrix_shape,
 )
 from tilewright.formats.decompose import decompose
+from tilewright.formats.distinct import as_torch_asks
 from tilewright.formats.entries import entries_from, structure_from_arrays
 from tilewright.formats.rules import Rule
 from tilewright.formats.same import same
@@ -167,7 +168,7 @@ class SparseTensor:
         values = self.values
         if isinstance(self.structure, Tree) and len(self.shape) == 2:
             return self.to_format("csr").T
-        if values is not None and self.format == "bsr":
+        if values is not None and not isinstance(self.structure, Tree) and self.structure.blocked:
             values = values.transpose(1, 2)
         return SparseTensor(self.structure.T, values)
 
@@ -292,7 +293,11 @@ class SparseTensor:
         return SparseTensor(*decompose(self.structure, self.values, flat, rest))
 
     def to_torch(self, layout: torch.layout | None = None) -> Tensor:
-        """A torch sparse tensor: of this format if torch has it, or of the layout given."""
+        """A torch sparse tensor: of this format if torch has it, or of the layout given.
+
+        Compressed ones have each place once, in order, as torch's operators take for granted: entries of one place are
+        added up.
+        """
         if layout is None:
             name = interop.TORCH_NAMES.get(self.format, "csr")
         elif layout in interop.LAYOUTS:
@@ -303,9 +308,8 @@ class SparseTensor:
                 "layout", where="to_torch(layout)", name="layout", got=layout, expected=expected
             )
         made = self.to_format("bsr" if name == "bsc" else name)
-        if name == "bsc":
-            return interop.to_torch_bsc(made.structure, made.explicit_values())
-        return interop.to_torch(made.structure, made.explicit_values())
+        s, values = as_torch_asks(made.structure, made.explicit_values())
+        return interop.to_torch_bsc(s, values) if name == "bsc" else interop.to_torch(s, values)
 
     def to_scipy(self) -> Any:
         """A SciPy sparse array on the host, of this format if SciPy has it, else csr."""

@@ -43,6 +43,24 @@ def entry_perm(structure: Structure) -> Tensor | None:
     return (perm[:, None] * size + inside).reshape(-1)
 
 
+def flattened(structure: Structure, values: Tensor) -> Tensor:
+    """Values of blocks one by one, in the order of the source, without those outside of the matrix."""
+    flat, at, perm = values.flatten(0, 2), inside(structure), entry_perm(structure)
+    if at is None:
+        return flat
+    held = at if perm is None else index.sort(perm.index_select(0, at))[0]
+    return flat.index_select(0, held)
+
+
+def inside(structure: Structure) -> Tensor | None:
+    """The stored places inside of the matrix, where blocks stick out of it; None: all of them."""
+    (rows, cols), (high, wide) = structure.shape, structure.block
+    if not (rows % high or cols % wide):
+        return None
+    i, j = coordinates(structure)
+    return ((i < rows) & (j < cols)).nonzero()[:, 0].to(i.dtype)
+
+
 def _descend(
     structure: Structure, level: Level, depth: int, found: list[Tensor | None]
 ) -> list[Tensor | None]:

@@ -203,7 +203,7 @@ def silu(e: Any) -> Expr:
 
 def leaky_relu(e: Any, slope: float = 0.01) -> Expr:
     e = const(e)
-    return select(e < 0.0, e * slope, e)
+    return select(e > 0.0, e, e * slope)
 
 
 __all__ = [

@@ -53,7 +53,9 @@ def _number(b: Any, where: str, known: str) -> Any:
         return b
     if isinstance(b, NUMBERS):
         return b.item() if isinstance(b, np.generic) else b
-    got = f"a tensor of {said(tuple(b.shape))}" if isinstance(b, Tensor) else repr(b)
+    kinds = {Tensor: "a tensor", np.ndarray: "an array"}
+    kind = next((called for t, called in kinds.items() if isinstance(b, t)), "")
+    got = f"{kind} of {said(tuple(b.shape))}" if kind else repr(b)
     expected = f"{known}; A.map(fn) changes the stored values as they lie"
     raise error("argument", where=where, name="b", got=got, expected=expected)
 
@@ -93,8 +95,25 @@ def _subtract(a: SparseTensor, b: Any) -> SparseTensor:
     return add(a, _term(b, "A - B"), -1)
 
 
+@public
+def _subtract_from(a: SparseTensor, b: Any) -> SparseTensor:
+    return add(_term(b, "A - B"), a, -1)
+
+
+@public
 def _negative(a: SparseTensor) -> SparseTensor:
+    if a.dtype == torch.bool:
+        expected = "numbers, as those of A.float()"
+        raise error("dtype", where="-A", name="A", got=a.dtype, expected=expected)
     return a.map(lambda v: -v)
+
+
+@public
+def _multiplied_from_left(a: SparseTensor, x: Any) -> Tensor | SparseTensor:
+    b = _sparse(x, "A @ B")
+    if isinstance(b, SparseTensor):
+        return sparse_matmul(b, a)
+    raise error("dense-by-sparse", where="x @ A")
 
 
 CURE = CATALOGUE["dense-by-sparse"].cure
@@ -117,22 +136,32 @@ def _refused(func: Any) -> Any:
     raise error("argument", where=f"{name}(A)", name="A", got=got, expected=expected)
 
 
+def _two(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The operands; results are tensors of their own, so that there is no out=."""
+    more = dict(kwargs or {})
+    a, b = list(args) + [more.pop(n) for n in ("input", "other") if n in more]
+    for name in (n for n, v in more.items() if v is not None):
+        where, expected = f"{func.__name__}(A, ...)", "None: what it makes is a tensor of its own"
+        raise error("argument", where=where, name=name, got="a tensor", expected=expected)
+    return a, b
+
+
 @public
 def _torch_function(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """torch.matmul(A, x), s * A and A / s. torch.compile makes a product by x of A @ x, as it does of x @ A: nobody can
     tell which."""
     if func in SCALED:
-        return (
-            _multiply(*args) if isinstance(args[0], SparseTensor) else _multiply(args[1], args[0])
-        )
+        a, b = _two(func, args, kwargs)
+        return _multiply(a, b) if isinstance(a, SparseTensor) else _multiply(b, a)
     if func in DIVIDED and isinstance(args[0], SparseTensor) and not kwargs:
         return _divide(*args)
     if func in DIVIDING and isinstance(args[1], SparseTensor):
         return _divide(args[1], args[0])
     if func not in PRODUCTS:
         return _refused(func)
-    if isinstance(args[0], SparseTensor):
-        return _matmul(*args)
+    a, b = _two(func, args, kwargs)
+    if isinstance(a, SparseTensor):
+        return _matmul(a, b)
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=f"A @ x inside of torch.compile: {CURE}")
     raise error("dense-by-sparse", where="x @ A")
@@ -146,6 +175,9 @@ SparseTensor.__mul__ = _multiply  # type: ignore[operator, attr-defined, unused-
 SparseTensor.__rmul__ = _multiply  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__truediv__ = _divide  # type: ignore[operator, attr-defined, unused-ignore]
 SparseTensor.__sub__ = _subtract  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__rsub__ = _subtract_from  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__rmatmul__ = _multiplied_from_left  # type: ignore[operator, attr-defined, unused-ignore]
+SparseTensor.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy leaves `array * A` to A
 SparseTensor.__neg__ = _negative  # type: ignore[operator, attr-defined, unused-ignore]
 
 __all__ = [

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.formats.convert import ones
+from tilewright.formats.convert import one_by_one, ones
 from tilewright.formats.distinct import distinct
 from tilewright.formats.structure import Structure
 from tilewright.formats.tensor import SparseTensor
+from tilewright.formats.tree import Tree
 from tilewright.language import functions as fn
 from tilewright.language.trace import Param, axes, trace
 from tilewright.ops.call import call
@@ -103,9 +104,14 @@ def _dtype(a: SparseTensor, b: SparseTensor) -> torch.dtype:
 
 def _entries(a: SparseTensor, dtype: torch.dtype) -> Tensor:
     """The values one by one, those of blocks and masks too."""
+    s = a.structure
     if a.values is None:
-        return ones(a.structure.as_csr(), dtype)
-    return a.values.flatten(0, stored_rank(a.structure) - 1).to(dtype)
+        return ones(s.as_csr(), dtype)
+    if isinstance(s, Tree):
+        return a.values.flatten(0, stored_rank(s) - 1).to(dtype)
+    held = one_by_one(s, a.values)
+    assert held is not None
+    return held.to(dtype)
 
 
 def _ones(s: Structure, a: SparseTensor) -> SparseTensor:

@@ -83,6 +83,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
             got=got,
             expected="a block mask: tw.block_mask(bits)",
         )
+    if mask.values is not None:
+        expected = "a block mask without values: mask.with_values(None)"
+        raise error("argument", where=where, name="mask", got=mask, expected=expected)
     rank = q.dim() if isinstance(q, Tensor) and q.dim() in (3, 4) else 4
     for name, t in (("q", q), ("k", k), ("v", v)):
         check_dense(where, name, t, rank, mask.device, "mask")

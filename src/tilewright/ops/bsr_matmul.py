@@ -30,6 +30,7 @@ from tilewright.ops.sparse import (
     bundle_of,
     check_dense,
     prepare_at_second_use,
+    recipe_of,
     sparse_arg,
 )
 from tilewright.ops.spmm import program_name
@@ -101,16 +102,20 @@ def _kind(a: SparseTensor, x: Tensor, setting: Setting | None) -> tuple[Recipe, 
         return kind.recipe, kind.moving(v, x)
     known = bundle_of(s).recipes
     key = ("blocks", v is None or v.dtype, x.dtype, x.shape, x.stride(), place_of(s.device), grad)
-    if key not in known:
-        known[key] = kind = _planned(a, x, {})
-        choice = None if grad else _measured(a, x, kind)
-        if choice is not None and choice.setting:
-            known[key] = kind = _planned(a, x, choice.setting)
-            kind.recipe.choice = choice
-    kind = known[key]
+    kind = recipe_of(known, key, lambda: _best(a, x, grad))
     if v is not None and kind.tall is not None and not keeps(v):  # a graph would copy v each time
-        kind = known[*key, "plain"] = known.get((*key, "plain")) or _planned(a, x, {})
+        kind = recipe_of(known, (*key, "plain"), lambda: _planned(a, x, {}))
     return kind.recipe, kind.moving(v, x)
+
+
+def _best(a: SparseTensor, x: Tensor, grad: bool) -> _Kind:
+    """The product as it is usually made, or as one that was measured."""
+    kind = _planned(a, x, {})
+    choice = None if grad else _measured(a, x, kind)
+    if choice is not None and choice.setting:
+        kind = _planned(a, x, choice.setting)
+        kind.recipe.choice = choice
+    return kind
 
 
 def _usual(a: SparseTensor, x: Tensor) -> Setting:

@@ -46,11 +46,16 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
 
     On a CPU one that may be trained, or does not come again, stays as it is: a copy would cost more than it saves.
     """
+    gathered = backend_of(t.device) == "triton"
+    if (
+        torch.compiler.is_compiling()
+    ):  # strides may be symbols; one that lies so already is not copied
+        return t.t().contiguous().t() if gathered else t
     if t.stride(0) == 1:
         return t
     if again and lasting(t):
         return _copy(t, "k", _turned)
-    return t.t().contiguous().t() if backend_of(t.device) == "triton" else t
+    return t.t().contiguous().t() if gathered else t
 
 
 def copied(t: Tensor, what: object, make: Callable[[Tensor], Tensor]) -> Tensor:

@@ -40,6 +40,7 @@ from tilewright.ops.sparse import (
     check_dense,
     from_rows,
     prepare_at_second_use,
+    recipe_of,
     rows_first,
     sparse_arg,
     stored_rank,
@@ -156,9 +157,9 @@ def _kind(
     if torch.compiler.is_compiling() or setting is not None:
         recipe = _recipe(a, x, z, op, grad, setting)
     else:
-        made = bundle_of(s).recipes
+        known = bundle_of(s).recipes
         key = ("sddmm", op, None if v is None else (v.dtype, v.shape), told(x), told(z), grad)
-        recipe = made.get(key) or made.setdefault(key, _recipe(a, x, z, op, grad, None))
+        recipe = recipe_of(known, key, lambda: _recipe(a, x, z, op, grad, None))
     if x.dim() != 2:
         x, z = _flat(x, op), _flat(z, op)
     return recipe, [x, z] if v is None else [v if v.is_contiguous() else v.contiguous(), x, z]

@@ -6,8 +6,9 @@ arg, tensors, ints = bundle("a", lead)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -217,6 +218,20 @@ def prepare_at_second_use(s: Structure, grad: bool) -> None:
             s.prepare()
 
 
+R = TypeVar("R")
+KINDS = 1024  # of calls over a structure, of which there is a recipe
+
+
+def recipe_of(known: dict[object, R], key: object, make: Callable[[], R]) -> R:
+    """The recipe of a kind of call, kept."""
+    made = known.get(key)
+    if made is None:
+        if len(known) >= KINDS:
+            known.clear()
+        made = known[key] = make()
+    return made
+
+
 class Bundle:
     """The arrays of a structure as an operator takes them, and what calls over them have in common."""
 
@@ -260,9 +275,7 @@ def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
 
 def stored_rank(s: Structure) -> int:
     """How many dimensions of the values belong to the structure: entries, and the sides of a block."""
-    if isinstance(s, Tree):
-        return len(s.values_shape)
-    return 3 if s.format == "bsr" else 1
+    return len(s.values_shape)
 
 
 def text_of(template: str, name: str, a: SparseTensor, made: Bundle, **dense: Tensor) -> str:

@@ -41,6 +41,7 @@ from tilewright.ops.sparse import (
     bundle_of,
     check_dense,
     prepare_at_second_use,
+    recipe_of,
     rows_first,
     sparse_arg,
     stored_rank,
@@ -149,8 +150,7 @@ def _kind(
         recipe = _recipe(a, x, reduce, grad, setting)
     else:
         key = (reduce, None if v is None else (v.dtype, v.shape), told(x), grad)
-        known = made.recipes
-        recipe = known.get(key) or known.setdefault(key, _recipe(a, x, reduce, grad, None))
+        recipe = recipe_of(made.recipes, key, lambda: _recipe(a, x, reduce, grad, None))
     if v is None:
         return recipe, [x]
     return recipe, [v if v.is_contiguous() else v.contiguous(), x]

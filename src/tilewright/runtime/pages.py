@@ -70,7 +70,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     most = knobs.keep()
     if size < LEAST or not most or not sys.platform.startswith("linux"):
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     block = _take(size, most)
     lease = _Lease(shape, _AS.get(dtype, np.int16), block)
     lease.block = block
