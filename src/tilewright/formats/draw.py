@@ -45,7 +45,7 @@ def picture(s: Structure, height: int = HEIGHT, width: int = WIDTH) -> list[str]
     counts = torch.zeros(height * width, dtype=torch.float32, device=s.device).index_add(
         0, at, torch.ones_like(at, dtype=torch.float32)
     )
-    area = size[0] * size[1] * prod(s.shape[1:-1]) / (height * width)
+    area = size[0] * size[1] * max(prod(s.shape[1:-1]), 1) / (height * width)
     density = (counts / area).clamp(max=1).reshape(height, width).tolist()
     return ["|" + "".join(_shade(d) for d in line) + "|" for line in density]
 

@@ -72,8 +72,8 @@ def lead(exprs: Sequence[Any], over: Sequence[Index]) -> Load | None:
     if len({key_of(a) for a in found}) <= 1:
         return found[0] if found else None
     for e in exprs:
-        for a in _factors(e):
-            if _binds(a, over):
+        for a in factors(e):
+            if _is_sparse(a) and _binds(a, over):
                 return a
     return None
 
@@ -210,15 +210,15 @@ def _sparse(e: Any) -> Iterator[Load]:
             yield from _sparse(c)
 
 
-def _factors(e: Any) -> Iterator[Load]:
-    """Sparse accesses that multiply the whole expression: where they have no entry, it is 0."""
+def factors(e: Any) -> Iterator[Load]:
+    """Accesses that multiply the whole expression: where a sparse one has no entry, it is 0."""
     match e:
-        case Load() if _is_sparse(e):
+        case Load():
             yield e
         case Bin("*", a, b):
-            yield from _factors(a)
-            yield from _factors(b)
+            yield from factors(a)
+            yield from factors(b)
         case Bin("/", a, _) | Cast(_, a) | Un("neg" | "abs" | "relu", a):
-            yield from _factors(a)
+            yield from factors(a)
         case Stored(a):
-            yield from _factors(a)
+            yield from factors(a)

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.ir.coord import Append, Assign, Index, Stmt
+from tilewright.ir.coord import Append, Assign, Index, Reduce, Stmt, Stored
 from tilewright.ir.expr import Load
+from tilewright.ir.monoid import monoids
 from tilewright.ir.node import walk
 from tilewright.language.grad_programs import Added, Back, d_of, free_name, result_of
-from tilewright.language.grad_rules import ZERO
+from tilewright.language.grad_rules import ZERO, accesses
 from tilewright.language.trace import Ref, Traced
 
 
@@ -59,7 +60,9 @@ def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
     s = t.body[nth]
     assert isinstance(s, Assign)
     back = Back(t, s, part)
-    back.visit(s.values[part], back.seed, back.order, ())
+    whole = Reduce(monoids("f32")["sum"], back.order, s.values)  # as loops over the targets are driven
+    held = tuple(Stored(a, within=whole) for a in accesses(s.values))
+    back.visit(s.values[part], back.seed, back.order, held)
     of = back.programs()
     return Gradient(tuple(back.first), of, tuple(back.saved), back.refused)
 

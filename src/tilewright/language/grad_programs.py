@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.coord import Assign, Index, Listed, Reduce, Stored, groups_of
+from tilewright.ir.drive import factors
 from tilewright.ir.expr import Const, Expr, Load, ne, select
 from tilewright.ir.monoid import monoids
 from tilewright.ir.node import substitute, transform, walk
@@ -173,8 +174,9 @@ class Back(Rules):
         """For each access the programs whose sum is its gradient; `refused` says of some why they have none."""
         made: dict[str, list[Traced | Added]] = {}
         for load, g, axes, held in self.merged():
-            name, present = load.buffer.name, {n for n in walk(g) if isinstance(n, Load)}
-            seen = {n for n in present | {load} if not self.hidden(n, load, axes)}
+            name, read = load.buffer.name, {n for n in walk(g) if isinstance(n, Load)}
+            dense = {n for n in read if {*n.indices} & {*self.listed}}  # over lists nothing is sparse
+            seen = {n for n in {load, *factors(g)} | dense if not self.hidden(n, load, axes)}
             missing = [s for s in dict.fromkeys(held) if s.access not in seen]
             label = f"{self.label}_d_{name}{len(made.get(name, ())) or ''}"
             way = self.stored if self.once(load) else self.added
@@ -254,6 +256,19 @@ class Back(Rules):
         vectors = (n for n in walk(self.s.values) if isinstance(n, Load) and n.indices == own)
         return [Load(n.buffer, (ix,)) for n in vectors][:1]
 
+    def measured(self, e: Expr) -> Expr:
+        """The same where each reduction says how far it goes: sum(j, s[i]) has n_j of a vector x[j]."""
+
+        def told(r: Any) -> Any:
+            over = r.over if isinstance(r, Reduce) else ()
+            more = [Stored(a) for ix in over for a in self.sizing(ix, e)]
+            if not more:
+                return None
+            return replace(r, args=(product(more, r.args[0]), *r.args[1:]))
+
+        made: Expr = transform(e, told)
+        return made
+
     def lists(self, e: Any) -> tuple[Listed, ...]:
         """The lists of the axes in an expression, and of the groups of these."""
         found = {n: self.listed[n] for n in walk(e) if isinstance(n, Index) and n in self.listed}
@@ -272,7 +287,7 @@ class Back(Rules):
 
     def program(self, label: str, target: Load, value: Expr, like: str | None = None) -> Traced:
         """One output. like: an input that is as large; intermediates keep the accumulator's dtype."""
-        mine = {*self.indices(target)}
+        value, mine = self.measured(value), {*self.indices(target)}
         lists = tuple(n for n in self.lists((target.indices, value)) if {*self.groups(n)} <= mine)
         s = Assign((target,), (value,), listed=lists)
         sized, body = self.sizes(s, like), tuple[Assign, ...]([s])

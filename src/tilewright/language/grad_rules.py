@@ -167,9 +167,9 @@ class Rules:
         if axes != self.order or isinstance(e, Stored):
             return e
         if isinstance(e, Reduce):
-            free = set(self.free(e))
-            if any(len(free & set(a.indices)) > 1 for a in self.outside):
-                return e
+            free, read = set(self.free(e)), {ix for a in _loads(e.args) for ix in a.indices}
+            if any(len(free & set(a.indices)) > 1 for a in self.outside) or {*e.over} - read:
+                return e  # alone, nothing would say how far its axes go
             made = self.where(e)
             if made not in self.kept:
                 self.kept[made] = self.keep(e)
@@ -220,7 +220,7 @@ class Rules:
             for arg, inner in zip(e.args, apply(e.monoid.reverse, given), strict=True):
                 self.visit(arg, inner, wide, drives)
             return
-        arg = e.args[0]
+        arg, there = e.args[0], product(Stored(a, within=e) for a in accesses(e.args))
         match e.monoid.name:
             case "sum":
                 inner = g
@@ -231,14 +231,15 @@ class Rules:
             case "max" | "min":
                 same = self.found_again(e)
                 hit = select(eq(same.args[0], self.keep(same)), ONE, ZERO)
-                ties = self.keep(Reduce(monoids("f32")["sum"], e.over, (hit,)))
+                ties = self.keep(Reduce(monoids("f32")["sum"], e.over, (hit * there,)))
                 inner = inside(g, hit, lambda h: h * hit / ties)
             case "logsumexp":
                 inner = times(g, unary("exp", arg - self.keep(e)))
             case "prod":
                 none = eq(arg, ZERO)
-                zeros = self.keep(Reduce(monoids("f32")["sum"], e.over, (select(none, ONE, ZERO),)))
-                others = self.keep(Reduce(e.monoid, e.over, (select(none, ONE, arg),)))
+                nothing = select(none, ONE, ZERO) * there
+                zeros = self.keep(Reduce(monoids("f32")["sum"], e.over, (nothing,)))
+                others = self.keep(Reduce(e.monoid, e.over, (select(none, ONE, arg) * there,)))
                 alone = select(eq(zeros, ONE), others, ZERO)
                 rest = select(eq(zeros, ZERO), others / arg, ZERO)
                 inner = times(g, select(none, alone, rest))

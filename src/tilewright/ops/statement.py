@@ -324,7 +324,7 @@ class Statement:
                 made.append(f"{what}{r.offset:+d}" if r.offset else what)
             else:
                 made.append(f"ints[{given[name]}]")
-        return eval(f"lambda t, ints: ({', '.join(made)},)")
+        return eval(f"lambda t, ints: ({''.join(f'{size}, ' for size in made)})")
 
     @cached_property
     def given(self) -> dict[str, int]:
