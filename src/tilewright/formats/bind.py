@@ -9,7 +9,7 @@ Formats: csr, csc, coo, bsr, bsc, bcoo, ragged, dense, and `like:NAME`: other va
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from tilewright.ir.expr import (
     promote,
 )
 from tilewright.ir.monoid import Monoid, monoids
-from tilewright.ir.node import substitute, transform, walk
+from tilewright.ir.node import Node, is_named, parts, substitute, transform, walk
 from tilewright.language.trace import Ref, Traced
 from tilewright.support.errors import error
 
@@ -297,6 +297,8 @@ class _Bind:
             self.append_outputs(s)
         table = {r: self.tensors[r.name] for r in self.traced.refs if r.name in self.tensors}
         bound = transform(transform(substitute(s, table), driven), self.narrowed)
+        read = {ix for a in loads(bound) for ix in a.indices}
+        bound = transform(bound, lambda n: Const(1.0, n.dtype) if everywhere(n, read) else None)
         return transform(bound, python_division)
 
     def narrowed(self, n: Any) -> Any:
@@ -435,6 +437,20 @@ def driven(n: Any) -> Expr | None:
     if n.access.buffer.sparse and (first is None or key_of(first) != key_of(n.access)):
         return Const(1.0, n.dtype)
     return Stored(n.access, n.dtype)
+
+
+def everywhere(n: Any, read: set[Any]) -> bool:
+    """Whether it asks what is stored of a dense tensor, and tells no size that others do not."""
+    return isinstance(n, Stored) and not n.access.buffer.sparse and {*n.access.indices} <= read
+
+
+def loads(n: Any) -> Iterator[Load]:
+    """What is read, and not only asked whether it is stored."""
+    if isinstance(n, Load):
+        yield n
+    if isinstance(n, Node) and not isinstance(n, Stored) and not is_named(n):
+        for c in parts(n):
+            yield from loads(c)
 
 
 def factors(e: Expr) -> list[Expr]:

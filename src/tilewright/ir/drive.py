@@ -67,7 +67,7 @@ def root(t: Tensor) -> Axis:
 
 
 def lead(exprs: Sequence[Any], over: Sequence[Index]) -> Load | None:
-    """The access that drives an iteration over these indices, outside inner reductions."""
+    """The access that drives an iteration over these indices."""
     found = [a for e in exprs for a in _sparse(e) if _binds(a, over)]
     if len({key_of(a) for a in found}) <= 1:
         return found[0] if found else None
@@ -202,10 +202,13 @@ def _is_sparse(e: Any) -> bool:
 
 
 def _sparse(e: Any) -> Iterator[Load]:
-    """Sparse accesses outside inner reductions."""
+    """Sparse accesses; of those inside inner reductions the ones that these do not run over."""
     if _is_sparse(e):
         yield e
-    elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Reduce | Place):
+    elif isinstance(e, Reduce):
+        inner = (a for arg in e.args for a in _sparse(arg))
+        yield from (a for a in inner if not {*e.over} & {*held(a)})
+    elif isinstance(e, Node) and not is_named(e) and not isinstance(e, Place):
         for c in parts(e):
             yield from _sparse(c)
 
@@ -222,3 +225,5 @@ def factors(e: Any) -> Iterator[Load]:
             yield from factors(a)
         case Stored(a):
             yield from factors(a)
+        case Reduce(m, over, (a,)) if m.name in ("sum", "mean"):
+            yield from (n for n in factors(a) if not {*over} & {*n.indices})

@@ -210,7 +210,8 @@ class Rules:
         over = tuple(table[ix] for ix in e.over)
         e = Reduce(e.monoid, over, substitute(e.args, dict(table)), e.part)
         wide = (*axes, *e.over)
-        drives = (*held, *(Stored(a, within=e) for a in accesses(e.args)))
+        own = tuple(Stored(a, within=e) for a in accesses(e.args) if {*over} & {*a.indices})
+        drives = (*held, *own)
         if e.monoid.name in SOFTMAX:
             self.softmax(e, g, axes, drives, result)
             return
@@ -220,12 +221,12 @@ class Rules:
             for arg, inner in zip(e.args, apply(e.monoid.reverse, given), strict=True):
                 self.visit(arg, inner, wide, drives)
             return
-        arg, there = e.args[0], product(Stored(a, within=e) for a in accesses(e.args))
+        arg, there = e.args[0], product(own)
         match e.monoid.name:
             case "sum":
                 inner = g
             case "mean":
-                ones = product(Stored(a, within=e) for a in accesses(e.args) or _loads(e.args))
+                ones = product(own or [Stored(a, within=e) for a in _loads(e.args)])
                 count = self.keep(Reduce(monoids("f32")["sum"], e.over, (ones,)))
                 inner = g / count
             case "max" | "min":
@@ -353,9 +354,20 @@ def inside(g: Expr, read: Any, made: Callable[[Expr], Expr]) -> Expr:
 
 
 def accesses(args: Iterable[Expr]) -> tuple[Load, ...]:
-    """Accesses of two or more indices, outside inner reductions: what may drive a sparse iteration."""
-    made = [n for a in args for n in outside(a) if isinstance(n.buffer, Ref)]
+    """Accesses of two or more indices, none of them one that an inner reduction runs over: what may drive a sparse
+    iteration."""
+    made = [n for a in args for n in free_accesses(a) if isinstance(n.buffer, Ref)]
     return tuple(dict.fromkeys(a for a in made if len(a.indices) > 1))
+
+
+def free_accesses(e: Any) -> Iterator[Load]:
+    """Accesses whose indices are free."""
+    if isinstance(e, Load):
+        yield e
+    elif isinstance(e, Node) and not is_named(e):
+        bound = {*e.over} if isinstance(e, Reduce) else set()
+        for c in e.args if isinstance(e, Reduce) else parts(e):
+            yield from (a for a in free_accesses(c) if not bound & {*walk(a.indices)})
 
 
 def outside(e: Any) -> Iterator[Load]:

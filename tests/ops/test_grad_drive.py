@@ -1,0 +1,211 @@
+"""Gradients run over what the forward runs over: the entries of what drives, be it sums, two operands or no operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilewright as tw
+
+FORMATS = ["csr", "coo", "csc", "dcsr", "padded.4"]
+ONE = torch.tensor([[0, 1.0, 0], [2.0, 0, 0], [0, 0, 0]], dtype=torch.float64)
+A = torch.tensor([[1.0, 2, 0], [3, 0, 0]], dtype=torch.float64)
+B = torch.tensor([[1.0, 0, 5], [0, 0, 7]], dtype=torch.float64)
+
+
+def number(*shape: int) -> Tensor:
+    draw = torch.Generator().manual_seed(sum(shape))
+    return torch.rand(shape, generator=draw, dtype=torch.float64) + 0.2
+
+
+def plus_number(a: Any, c: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = a[i, j] + c
+
+
+def plus_row(a: Any, s: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = a[i, j] + s[i]
+
+
+def plus_column(a: Any, s: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = a[i, j] - tw.exp(s[j])
+
+
+def plus_matrix(a: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = a[i, j] + x[i, j]
+
+
+def wider(a: Any, s: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, j, f] = a[i, j] + s[f]
+
+
+def turned(a: Any, c: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[j, i] = a[i, j] + c
+
+
+def plus_sum(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, j] = a[i, j] + tw.sum(f, x[j, f])
+
+
+def mean_of_sums(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i] = tw.mean(j, tw.sum(f, a[i, j] * x[j, f]))
+
+
+def sum_of_greatest(a: Any, x: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i] = tw.sum(j, tw.max(f, a[i, j] + x[j, f]))
+
+
+def sums_at_entries(a: Any, s: Any, y: Any) -> None:
+    i, j, f = tw.axes("i j f")
+    y[i, j] = tw.sum(f, a[i, j] + s[f])
+
+
+SINGLE: dict[Callable[..., None], tuple[int, ...]] = {
+    plus_number: (),
+    plus_row: (3,),
+    plus_column: (3,),
+    plus_matrix: (3, 3),
+    wider: (2,),
+    turned: (),
+    plus_sum: (3, 2),
+    mean_of_sums: (3, 2),
+    sum_of_greatest: (3, 2),
+    sums_at_entries: (2,),
+}
+
+
+def check(program: Callable[..., None], sparse: list[tw.SparseTensor], *dense: Tensor) -> None:
+    """Against numbers."""
+    run, n = tw.program(program), len(sparse)
+
+    def call(*given: Tensor) -> Tensor:
+        held = [s.with_values(v) for s, v in zip(sparse, given[:n], strict=True)]
+        made = run(*held, *given[n:])
+        return made.to_dense() if isinstance(made, tw.SparseTensor) else made
+
+    values = [s.explicit_values() for s in sparse]
+    assert torch.autograd.gradcheck(call, [t.clone().requires_grad_() for t in (*values, *dense)])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("program", SINGLE, ids=lambda p: p.__name__)
+def test_one_sparse_operand(program: Callable[..., None], format: str) -> None:
+    given = tw.SparseTensor.from_dense(ONE).to_format(format)
+    check(program, [given], number(*SINGLE[program]))
+
+
+def test_rows_without_entries() -> None:
+    @tw.program
+    def greatest(a: Any, w: Any, y: Any) -> None:
+        i, j, f = tw.axes("i j f")
+        y[i] = tw.max(j, tw.sum(f, a[i, j] + w[f]))
+
+    got = greatest(tw.SparseTensor.from_dense(ONE), torch.ones(2, dtype=torch.float64))
+    assert got.tolist() == [4.0, 6.0, -torch.inf]
+
+
+def softmax_of_product(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.softmax_sum(j, a[i, j] * b[i, j], x[j])
+
+
+def softmax_of_more(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.softmax_sum(j, a[i, j] * (b[i, j] + 1.0), x[j])
+
+
+def softmax_of_one(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.softmax_sum(j, a[i, j] * x[j], (b[i, j] + 1.0) * x[j])
+
+
+def product(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.prod(j, a[i, j] * (b[i, j] + x[j]))
+
+
+def greatest_of_two(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.max(j, -a[i, j] * (b[i, j] + x[j]))
+
+
+def mean_of_two(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.mean(j, a[i, j] * tw.exp(b[i, j] + x[j]))
+
+
+def at_entries(a: Any, b: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = a[i, j] * tw.exp(b[i, j] * x[j])
+
+
+TWO = [
+    softmax_of_product,
+    softmax_of_more,
+    softmax_of_one,
+    product,
+    greatest_of_two,
+    mean_of_two,
+    at_entries,
+]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("program", TWO, ids=lambda p: p.__name__)
+def test_two_sparse_operands(program: Callable[..., None], format: str) -> None:
+    given = [tw.SparseTensor.from_dense(t).to_format(format) for t in (A, B)]
+    check(program, given, number(3))
+
+
+def scaled(x: Any, c: Any, y: Any) -> None:
+    y[()] = x * c
+
+
+def loss(a: Any, c: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[()] = tw.sum((i, j), a[i, j]) + c * c
+
+
+def by_their_number(a: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * x[j]) / tw.sum(j, 1.0)
+
+
+def by_a_constant(a: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * x[j]) * tw.exp(tw.max(j, 0.5))
+
+
+def power_of_rows(a: Any, x: Any, s: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i] = tw.sum(j, a[i, j] * x[j]) * tw.prod(j, s[i]) * tw.exp(tw.sum(j, s[i]))
+
+
+@pytest.mark.parametrize(
+    ("program", "dense"),
+    [
+        (loss, [()]),
+        (by_their_number, [(3,)]),
+        (by_a_constant, [(3,)]),
+        (power_of_rows, [(3,), (2,)]),
+    ],
+    ids=lambda p: getattr(p, "__name__", ""),
+)
+def test_reductions_of_what_has_not_their_axis(program: Any, dense: Any) -> None:
+    check(program, [tw.SparseTensor.from_dense(A)], *(number(*shape) for shape in dense))
+
+
+def test_numbers_alone() -> None:
+    check(scaled, [], number(), number())
