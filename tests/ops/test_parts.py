@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import leaf, matrix, randn
+from ops.matrices import close, leaf, matrix, randn
 from ops.places import Place
 from torch.autograd import gradcheck
 
@@ -153,3 +153,23 @@ def test_compiled(fast: Place) -> None:
     (got,) = torch.autograd.grad(made.square().sum(), x)
     (want,) = torch.autograd.grad(tw.spmm(whole, x).square().sum(), x)
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("width", [6, 40])
+@pytest.mark.parametrize("word", ["logsumexp", "softmax_sum"])
+def test_functions_of_all_that_is_in_a_row(word: str, width: int, where: Place) -> None:
+    """Over two axes, where a part has places without entries: what waits in lanes is read behind the question."""
+
+    @tw.program
+    def of_rows(a: Any, x: Any, y: Any) -> None:
+        i, j, f = tw.axes("i j f")
+        e = a[i, j] * x[j, f]
+        y[i] = (
+            tw.logsumexp((j, f), e) if word == "logsumexp" else tw.softmax_sum((j, f), e, x[j, f])
+        )
+
+    dense, x = matrix(9, 11, 0.4, device=where.device), randn(11, width, device=where.device)
+    A = tw.SparseTensor.from_dense(dense).decompose(tw.rules.band(1), tw.rules.long_rows(3))
+    scores = torch.where(dense[:, :, None] != 0, dense[:, :, None] * x, -torch.inf).flatten(1)
+    weighted = (torch.softmax(scores, 1).nan_to_num() * x.flatten()).sum(1)
+    close(of_rows(A, x), scores.logsumexp(1) if word == "logsumexp" else weighted)

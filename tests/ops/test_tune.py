@@ -224,6 +224,12 @@ def test_explained_by_the_model(tiled: Place) -> None:
         lambda A, x: tw.tune(tw.sddmm, A, x),
         lambda A, x: tw.tune(tw.spmm, A, x[:3]),
         lambda A, x: tw.tune(tw.spmm, A, x, settings=[{"rows": 8}]),
+        lambda A, x: tw.tune(tw.spmm, A, x, settings=[]),
+        lambda A, x: tw.tune(tw.spmm, A, x, settings=[5]),
+        lambda A, x: tw.tune(tw.spmm, A, x, settings=[{"width": 0}]),
+        lambda A, x: tw.tune(tw.spmm, A, x, settings=[{"width": "a"}]),
+        lambda A, x: tw.tune(tw.spmm, A, x, budget_s=None),
+        lambda A, x: tw.tune(tw.spmm, A, x, budget_s=-1),
     ],
 )
 def test_mistakes(call: Callable[..., Any]) -> None:

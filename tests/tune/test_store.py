@@ -104,6 +104,26 @@ def test_a_record_under_another_name_is_foreign() -> None:
         assert store.find(KEY) is None
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("setting", []),
+        ("setting", {"prefetch": 10**30}),
+        ("setting", {"rows": True}),
+        ("setting", {"rows": -1}),
+        ("how", {"first_ms": "x"}),
+    ],
+    ids=str,
+)
+def test_a_record_that_makes_no_sense(field: str, value: object) -> None:
+    path = store.put(RECORD)
+    assert path is not None
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    store.forget()
+    with pytest.warns(UserWarning, match="no plan in"):
+        assert store.find(KEY) is None
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file"))

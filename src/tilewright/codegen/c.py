@@ -308,7 +308,18 @@ class _Printer(Across):
         if lanes_of(c, self.table):
             return self.block(body, lanes, (*guards, c))
         inside = [APART, *self.block(body, lanes, guards)]
-        return [f"if ({self.expr(c)}) {{", *inset(inside), "}"]
+        ahead = [line for v in self.waiting(body) for line in (self.array(v), self.array(v, True))]
+        declared = [line for line in ahead if line in inside]
+        inside = [line for line in inside if line not in declared]
+        return [*declared, f"if ({self.expr(c)}) {{", *inset(inside), "}"]
+
+    def waiting(self, body: tuple[Any, ...]) -> list[Var]:
+        """Values over lanes that are made there and read behind it."""
+        made = (
+            s.var for s in walk(body) if isinstance(s, stmt.Let) and lanes_of(s.var, self.table)
+        )
+        reads = lambda n, v: sum(x is v for x in walk(n))
+        return [v for v in made if reads(self.p.body, v) > reads(body, v)]
 
     def append(self, s: Any, lanes: tuple[Var, ...], guards: tuple[Expr, ...]) -> list[str]:
         """Fill places one after the other; of a shared list, count what a tile keeps and take as many at once."""

@@ -60,7 +60,9 @@ def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
     s = t.body[nth]
     assert isinstance(s, Assign)
     back = Back(t, s, part)
-    whole = Reduce(monoids("f32")["sum"], back.order, s.values)  # as loops over the targets are driven
+    whole = Reduce(
+        monoids("f32")["sum"], back.order, s.values
+    )  # as loops over the targets are driven
     held = tuple(Stored(a, within=whole) for a in accesses(s.values))
     back.visit(s.values[part], back.seed, back.order, held)
     of = back.programs()

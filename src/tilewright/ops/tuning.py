@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tilewright.ops.call import subject as call_subject
+from tilewright.ops.changing import NUMBERS
 from tilewright.ops.choice import Subject
 from tilewright.ops.einsum import einsum
 from tilewright.ops.einsum import traced_for as einsum_traced
@@ -50,6 +51,11 @@ def tune(
 
     >>> tune(spmm, A, x, budget_s=5)
     """
+    if not isinstance(budget_s, NUMBERS) or not budget_s >= 0:
+        expected = "seconds, 0 or more"
+        raise error(
+            "argument", where="tune", name="budget_s", got=repr(budget_s), expected=expected
+        )
     with torch.no_grad():
         subject = subject_of_op(op, args, options)
         found = find(subject, budget_s, settings, cold, show)
@@ -113,11 +119,21 @@ def unique(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def checked(subject: Subject, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings that the caller gave: their values may be any, their names may not."""
-    known = [p.name for p in subject.space.params]
-    for name in (n for s in settings for n in s if n not in known):
-        expected = f"names of {subject.space.name}: {', '.join(known)}"
-        raise error("argument", where="tune", name="settings", got=name, expected=expected)
+    """Settings that the caller gave: whole numbers by the names of the space, 0 where one of its values is."""
+    known = {p.name: p.values for p in subject.space.params}
+    if not settings or not all(isinstance(s, Mapping) for s in settings):
+        expected = "one dict of whole numbers, or more"
+        raise error(
+            "argument", where="tune", name="settings", got=repr(settings), expected=expected
+        )
+    for name, value in (item for s in settings for item in s.items()):
+        if name not in known:
+            expected = f"names of {subject.space.name}: {', '.join(known)}"
+            raise error("argument", where="tune", name="settings", got=name, expected=expected)
+        least = 0 if 0 in known[name] else 1
+        if type(value) is not int or value < least:
+            got, expected = f"{name} = {value!r}", f"a whole number from {least}, as {known[name]}"
+            raise error("argument", where="tune", name="settings", got=got, expected=expected)
     return list(settings)
 
 

@@ -31,6 +31,7 @@ from tilewright.support import knobs
 from tilewright.support.version import VERSION
 
 FORMAT = 1
+LARGEST = 1 << 20  # number in a setting
 
 
 @cache
@@ -170,11 +171,14 @@ def record_of(path: Path) -> Record:
     said = json.loads(path.read_text())
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise ValueError("not a plan of this format")
-    key = Key(**said["key"])
-    setting = {str(n): v for n, v in said["setting"].items()}
-    if not all(isinstance(v, int) for v in setting.values()) or key.file != path.stem:
+    key, setting, how = Key(**said["key"]), dict(said["setting"]), dict(said["how"])
+    if key.file != path.stem or not isinstance(said["setting"], dict):
         raise ValueError("not what its name says")
-    return Record(key, setting, float(said["ms"]), str(said["when"]), dict(said["how"]))
+    if not all(type(v) is int and 0 <= v <= LARGEST for v in setting.values()):
+        raise ValueError(f"a setting has whole numbers from 0 to {LARGEST}")
+    made = Record(key, setting, float(said["ms"]), str(said["when"]), how)
+    made.gain  # noqa: B018 - how must make sense
+    return made
 
 
 def clear() -> int:
