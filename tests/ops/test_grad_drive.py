@@ -209,3 +209,15 @@ def test_reductions_of_what_has_not_their_axis(program: Any, dense: Any) -> None
 
 def test_numbers_alone() -> None:
     check(scaled, [], number(), number())
+
+
+@pytest.mark.parametrize("format", ["csf", "hyb", "bucket.2", "grouped.3.0"])
+def test_results_on_three_dimensions(format: str) -> None:
+    def scores(a: Any, u: Any, v: Any, e: Any) -> None:
+        r, i, j, f = tw.axes("r i j f")
+        e[r, i, j] = a[r, i, j] * tw.sum(f, u[r, i, f] * v[j, f])
+
+    at = torch.tensor([[0, 0, 0, 2, 2], [1, 1, 3, 0, 0], [0, 4, 2, 1, 5]])
+    given = tw.SparseTensor.from_coords(at, number(5), (3, 4, 6))
+    made = given.decompose(tw.rules.hyb(1, 1)) if format == "hyb" else given.to_format(format)
+    check(scores, [made], number(3, 4, 2), number(6, 2))

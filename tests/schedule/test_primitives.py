@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from ops.places import INTERPRETER
 from schedule.draws import case_of, rows_linear
 from schedule.judge import PLACES, judged
 
+import tilewright as tw
 from tilewright import driver
 from tilewright.codegen.c import emit_c
 from tilewright.ir import flat, stmt
@@ -71,6 +73,7 @@ TAKEN = [
     ("two-products", "visit(i, a_indices); kind(i_v, grid)", ALL - TILE),
     ("spmm-sum", "prefetch(p_j, 2); kind(i, grid); lane(f, 16)", ALL - TILE),
     ("sddmm", "prefetch(p_i, 3); split(k, 4); kind(k_i, lane)", ALL - TILE),
+    ("spmm-sum", "jam(f, 3); prefetch(p_j, 2)", ALL - TILE),
     ("sddmm", "split(p_i, 4); kind(p_i_i, lane); kind(p_i_o, grid); persistent(p_i_o, 2)", ALL),
     ("spmm-max", "fuse(i, f); kind(i_f, grid); persistent(i_f, 3)", ALL),
     ("spmm-sum", "lane(f, 16); work_list(i, p_j, 4, 1); persistent(u, 2)", ALL - {"c"}),
@@ -492,3 +495,17 @@ def test_clamp_asks_for_entries_by_their_place_alone() -> None:
     changed = edit(p, "p_in", lambda s: [replace(s, body=(place, direct))])
     with pytest.raises(ScheduleError, match="depend on p_in beside p"):
         apply(changed, steps_of("clamp(p_in)"))
+
+
+def test_grids_have_a_known_size() -> None:
+    @tw.program
+    def scores(a: Any, x: Any, e: Any) -> None:
+        i, j, f = tw.axes("i j f")
+        e[i, j] = a[i, j] * tw.sum(f, x[j, f])
+
+    a, x = tw.SparseTensor.from_dense(torch.eye(3)), torch.ones(3, 4)
+    (kernel,) = scores.kernels(a, x)
+    p = driver.read(kernel.stages["flat"])
+    for said in ("kind(i, grid); kind(p_j_o, grid)", "kind(p_j_o, grid); kind(i, grid)"):
+        with pytest.raises(ScheduleError, match="there are would depend on i"):
+            apply(p, steps_of(f"split(p_j, 2); {said}"))

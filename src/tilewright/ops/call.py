@@ -151,6 +151,9 @@ def fitting(name: str, held: dict[str, Any]) -> dict[str, Any]:
     """General formats are walked as they are, where the program can; for gradients, and elsewhere, as csr."""
     if _wanted(held):
         held = {n: as_rows(v) if _walked(v) else v for n, v in held.items()}
+        text, tensors, _ = arguments(name, held)
+        if any(map(_deep, held.values())) and _fits(text) and any(_leads(text, *_place(tensors))):
+            held = {n: as_rows(v) if _deep(v) else v for n, v in held.items()}
     elif not torch.compiler.is_compiling():
         held = {n: _grouped(v, _kept(name, n)) for n, v in held.items()}
     if _fits(arguments(name, held)[0]):
@@ -193,6 +196,11 @@ def _kept(program: str, name: str) -> int | None:
 def _walked(v: Any) -> bool:
     """Whether gradients are taken on csr instead: general matrices, but not those in parts."""
     return not _dense(v) and len(v.shape) == 2 and not isinstance(v.structure, Parts)
+
+
+def _deep(v: Any) -> bool:
+    """Whether gradients of results on it are taken on csf instead: lists and groups have no way back to a dimension."""
+    return not _dense(v) and len(v.shape) > 2 and not v.format.startswith("csf")
 
 
 @functools.cache

@@ -144,9 +144,21 @@ def kind(p: flat.Program, name: str, to: str) -> flat.Program:
     if to == "grid":
         independent(what, loop)
     made = edit(p, name, lambda s: [replace(s, kind=to)])
+    if to == "grid" and (outer := _longer(made)):
+        raise illegal(what, f"how many programs there are would depend on {outer}", ir=loop)
     if to in ("serial", "unroll") and republished(made):
         raise illegal(what, republished(made), "keep it in the grid", ir=loop)
     return _from_to_lane(p, made, what, loop, to)
+
+
+def _longer(p: flat.Program) -> str:
+    """A loop of the grid that another one inside of it has its extent from."""
+    grids = [x for x in loops(p) if x.kind == "grid"]
+    for outer in grids:
+        inner = [x for x in within(outer.body) if isinstance(x, Loop) and x.kind == "grid"]
+        if any(uses(x.hi, outer.var) for x in inner):
+            return outer.var.name
+    return ""
 
 
 def independent(what: str, loop: Loop) -> None:

@@ -32,15 +32,17 @@ def prefetch(p: flat.Program, name: str, distance: int) -> flat.Program:
     at_least(what, distance)
     if loop.kind == "lane":
         raise illegal(what, "it is a lane: all of it is read at once", "fetch in a serial loop")
-    gathers = [g for g in _gathers(loop) if not _by_lane(p, g[2])]
-    if not gathers:
+    gathers = lambda s: [g for g in _gathers(s) if not _by_lane(p, g[2])]
+    if not gathers(loop):
         return _prefetch_rows(p, what, loop, distance)
 
-    def rule(s: Loop) -> list[stmt.Stmt]:
+    def rule(s: Loop) -> list[stmt.Stmt]:  # of each loop of the name: a jammed one has a rest
         hints = [
             _hint(s, x, {let.var: Load(table, (_ahead(p, s, table, distance),))})
-            for let, table, x in gathers
+            for let, table, x in gathers(s)
         ]
+        if not hints:
+            return [s]
         at = max(s.body.index(let) for let, _ in _coordinates(s)) + 1
         return [replace(s, body=(*s.body[:at], *hints, *s.body[at:]))]
 
@@ -53,9 +55,13 @@ def _prefetch_rows(p: flat.Program, what: str, loop: Loop, distance: int) -> fla
     if not found:
         why = "nothing in it is read through an index array, or row by row"
         raise illegal(what, why, ir=loop)
-    later = minimum(loop.var + distance, loop.hi - 1)
-    hints = [_hint(loop, x, {loop.var: later}) for x in found]
-    return edit(p, loop.var.name, lambda s: [replace(s, body=(*hints, *s.body))])
+
+    def rule(s: Loop) -> list[stmt.Stmt]:
+        later = minimum(s.var + distance, s.hi - 1)
+        read = (x for x in row_loads(s) if not _by_lane(p, x))
+        return [replace(s, body=(*(_hint(s, x, {s.var: later}) for x in read), *s.body))]
+
+    return edit(p, loop.var.name, rule)
 
 
 def _hint(loop: Loop, x: Load, later: dict[Var, Expr]) -> stmt.Prefetch:
