@@ -143,6 +143,24 @@ def test_rows_loaded_once(width: int, kind: str, setting: dict[str, int], tiled:
     assert "segs" in plan.kernel.stages["scheduled"]
 
 
+@pytest.mark.parametrize("trailing", [(2,), (2, 3)])
+def test_values_with_heads_beside_wider_rows(trailing: tuple[int, ...], where: Place) -> None:
+    """Those that such a call made go back into it."""
+    A = shuffled(where.device)
+    x, z = randn(4, 2, 3, device=where.device), randn(3, 2, 3, seed=2, device=where.device)
+    v = randn(6, *trailing, device=where.device).requires_grad_()
+    got = tw.sddmm(A.with_values(v), x, z, op="add").values
+    s = A.structure
+    wide = v.reshape(*v.shape, *[1] * (3 - v.dim())).expand(6, 2, 3)
+    want = wide * (x[s.rows.long()] + z[s.indices.long()])
+    close(got, want)
+    weight = randn(6, 2, 3, seed=5, device=where.device)
+    for g, w in zip(
+        *(torch.autograd.grad((t * weight).sum(), v) for t in (got, want)), strict=True
+    ):
+        close(g, w)
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_no_heads(grad: bool, where: Place) -> None:
     """Values [nnz, 0]: results are empty, and have gradients."""

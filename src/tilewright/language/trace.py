@@ -119,6 +119,10 @@ class Param:
 
     def sized(self, *dims: tuple[str, int]) -> None:
         """The shape of an output that is written through an index array."""
+        for d in dims:
+            if not (isinstance(d, tuple) and len(d) == 2):
+                where, expected = f"{self._ref.name}.sized(...)", "sizes of inputs, as x.dim(0)"
+                raise error("argument", where=where, name="dims", got=repr(d), expected=expected)
         self._trace.sized[self._ref.name] = dims
 
     def typed(self, dtype: str) -> None:

@@ -122,12 +122,14 @@ def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
 
     dot: A[i, j] * sum over f of x[i, f] * z[j, f]; rows with heads, [n, heads, f], give values [nnz, heads].
     add, sub, mul, div, max, min: A[i, j] * (x[i, ...] op z[j, ...]), values [nnz, ...].
-    Without values A counts as ones; values [nnz, heads] multiply head by head. The order of A's entries is kept.
+    Without values A counts as ones; values [nnz, heads] multiply head by head, and values [nnz, ...] as they are made,
+    number by number. The order of A's entries is kept.
 
     >>> e = sddmm(G, s_dst, s_src, op="add")
     """
     a = A if type(A) is SparseTensor else as_sparse(A, "sddmm(A, x, z)")
     used = _walked(a, x, z) if isinstance(a.structure, Tree) else a
+    used = _number_by_number(used, x) if op != "dot" and isinstance(x, Tensor) else used
     recipe, moving = _kind(used, x, z, op, None)
     values = recipe(moving)[0]
     if isinstance(a.structure, Tree) and used.format == "csr":
@@ -135,6 +137,17 @@ def sddmm(A: Any, x: Tensor, z: Tensor, *, op: str = "dot") -> SparseTensor:
     if op != "dot" and x.dim() != 2:
         values = values.reshape(*values.shape[:-1], *x.shape[1:])
     return SparseTensor(a.structure, values)
+
+
+def _number_by_number(a: SparseTensor, x: Tensor) -> SparseTensor:
+    """Values with heads where rows have more dimensions: [nnz, heads] beside x [n, heads, f] as [nnz, heads * f]."""
+    v, rank = a.values, stored_rank(a.structure)
+    own = () if v is None else v.shape[rank:]
+    if v is None or not own or x.dim() < 3 or own != x.shape[1 : 1 + len(own)]:
+        return a
+    more = x.shape[1 + len(own) :]
+    wide = v.reshape(*v.shape, *[1] * len(more)).expand(*v.shape, *more)
+    return SparseTensor(a.structure, wide.flatten(rank))
 
 
 def _walked(a: SparseTensor, x: Any, z: Any) -> SparseTensor:
@@ -185,7 +198,9 @@ def _check(a: SparseTensor, x: Tensor, z: Tensor, op: str) -> None:
     if x.shape[1:] != z.shape[1:]:
         expected = f"rows of shape {said(tuple(x.shape[1:]))}, as x"
         raise error("shape", where=where, name="z", got=tuple(z.shape), expected=expected)
-    heads = x.shape[1] if x.dim() == (3 if op == "dot" else 2) else None
+    heads = x.shape[1] if op == "dot" and x.dim() == 3 else None
+    if op != "dot" and x.dim() > 1:
+        heads = x.shape[1:].numel()
     if weights(a) is not None and weights(a) != heads:
         got = tuple(a.explicit_values().shape)
         expected = "one value for each entry" + (

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewright.formats.check import check_values
 from tilewright.formats.merge import rows_of
 from tilewright.formats.parts import Parts
 from tilewright.formats.structure import Structure
@@ -115,7 +116,8 @@ def spmm(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "sum"
     """
     a = A if type(A) is SparseTensor else as_sparse(A, "spmm(A, x)")
     if values is not None:
-        a = a.with_values(values)
+        check_values(values, a.structure, "spmm(A, x, values=...)")
+        a = SparseTensor(a.structure, values)
     if isinstance(a.structure, Tree):
         a = walkable(a, x)
     if isinstance(x, Tensor) and x.dim() > 3:
