@@ -128,10 +128,12 @@ class Judge:
         return bool(set(over) & set(a.at[: self.rank(a)]))
 
     def outside(self, e: Any) -> Iterator[Access]:
-        """Sparse accesses outside inner reductions."""
+        """Sparse accesses, but of inner reductions none that these run over."""
         if isinstance(e, Access) and self.rank(e):
             yield e
-        elif not isinstance(e, Fold):
+        elif isinstance(e, Fold):
+            yield from (a for a in self.outside(e.arg) if not self.binds(a, e.over))
+        else:
             for c in children(e):
                 yield from self.outside(c)
 
@@ -142,6 +144,8 @@ class Judge:
         elif isinstance(e, Call) and e.fn in ("*", "relu", "abs", "neg"):
             for c in e.args:
                 yield from self.factors(c)
+        elif isinstance(e, Fold) and e.monoid in ("sum", "mean"):
+            yield from (a for a in self.factors(e.arg) if not self.binds(a, e.over))
 
     def expand(self, t: Table, todo: tuple[str, ...], first: Access | None) -> Table:
         """A row for each combination of the indices with each row of the table."""

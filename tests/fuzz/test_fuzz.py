@@ -46,10 +46,11 @@ def test_absent_is_left_out() -> None:
     np.testing.assert_array_equal(judged(value, ("i",)), [3, 0, 15])
 
 
-def test_looked_up() -> None:
-    """The reduction does not run over a: it is looked up, and duplicates add up."""
+def test_inside_of_a_reduction() -> None:
+    """The reduction does not run over a, which drives from inside of it."""
     value = Fold("mean", ("k",), Call("+", (Access("a", ("i", "j")), Access("b", ("j", "k")))))
-    np.testing.assert_array_equal(judged(value, ("i", "j")), [[1, 6], [1, 4], [4, 13]])
+    made = judged(Fold("sum", ("j",), value), ("i",))
+    np.testing.assert_array_equal(made, [2 + 4, 0, (3 + 1) + (4 + 4) + (5 + 4)])
 
 
 def test_what_counts() -> None:

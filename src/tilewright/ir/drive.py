@@ -226,4 +226,5 @@ def factors(e: Any) -> Iterator[Load]:
         case Stored(a):
             yield from factors(a)
         case Reduce(m, over, (a,)) if m.name in ("sum", "mean"):
-            yield from (n for n in factors(a) if not {*over} & {*n.indices})
+            at = lambda n: held(n) if _is_sparse(n) else n.indices
+            yield from (n for n in factors(a) if not {*over} & {*at(n)})
