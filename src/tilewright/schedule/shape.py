@@ -75,11 +75,12 @@ class Nest:
     @cached_property
     def rows(self) -> tuple[Loop, Reduction] | None:
         """Rows of their own length and what runs over them. Of several loops that bound it, the inner one: all others
-        are known where its lanes ask for their bounds."""
+        are known where its lanes ask for their bounds. It begins at 0: entries of another structure are no rows."""
         for r in self.reductions:
             for s in reversed(self.spatial):
                 if r.variable and r.depth == 0 and uses(r.loop.lo, s.var):
-                    return (s, r) if self.fits_lanes(s, r) and self.alone(r) else None
+                    whole = isinstance(s.lo, Const) and self.fits_lanes(s, r) and self.alone(r)
+                    return (s, r) if whole else None
         return None
 
     @property
