@@ -1,7 +1,7 @@
 """Block masks: which blocks of a matrix are kept, without values.
 
 Owns: `block_mask`. In: one bit per block. Out: a `SparseTensor` of format "block_mask" with no
-values.
+values; what is made of one (`2 * m`, scores on it) has a block of them for each block.
 
     m = block_mask(bits, block=128)               # bits: bool [q_blocks, k_blocks]
     m = block_mask(bits, block=128, shape=(1000, 1000))   # the last blocks stick out

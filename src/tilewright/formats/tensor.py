@@ -213,7 +213,7 @@ class SparseTensor:
         """On another device, or with values of another dtype: A.to("cuda"), A.to(torch.float16).
 
         Modules move their buffers so, and a SparseTensor may be one: register_buffer("A", A). torch.compile of a module
-        with fullgraph=True, and torch.export, take buffers that are tensors alone: there it is an attribute, self.A = A.
+        with fullgraph=True, and torch.export, take no buffers but tensors: there it is an attribute, self.A = A.
         """
         if isinstance(target, torch.dtype):
             dtype = target

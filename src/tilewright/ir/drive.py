@@ -6,6 +6,7 @@ In: expressions and the indices to run over. Out: the access that drives, or Non
     sum(j, a[i, j] * b[j, k])              a drives, b is looked up: absent means 0
     a[i, j] + b[i, j]                      neither is a factor of the whole: all of i, j; both are looked up
     max(j, relu(a[i, j]))                  one structure alone drives whatever the expression
+    max(j, sum(f, a[i, j] + w[f]))         from inside, too: the sum does not run over it
 
 A tensor in parts drives as one: `rounds` has one round for each part, in which the accesses on its structure
 are accesses to that part.
