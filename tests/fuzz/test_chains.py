@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 from tilewright.ops.backend import backend
 
 
-@pytest.mark.parametrize("number", range(16))
+@pytest.mark.parametrize("number", range(10))
 def test_gradcheck(number: int) -> None:
     chain = draw_chain(number)
     with backend("c"):

@@ -10,7 +10,7 @@ from ops.places import INTERPRETER
 NUMBERS = st.integers(0, 10**6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=24)
 @given(NUMBERS)
 def test_on_a_cpu(number: int) -> None:
     d = draw(0, number, where="c")
@@ -18,7 +18,7 @@ def test_on_a_cpu(number: int) -> None:
 
 
 @INTERPRETER
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(NUMBERS)
 def test_in_triton(number: int) -> None:
     d = draw(0, number, where="triton")

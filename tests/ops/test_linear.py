@@ -156,8 +156,7 @@ def test_gradients_add_up_in_one_order(
 SHARED = {"bm": 32, "bn": 32, "bk": 16, "group": 2, "warps": 4, "stages": 2}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("depth", [40, 128])
+@pytest.mark.parametrize(("depth", "dtype"), [(40, torch.float32), (128, torch.float16)], ids=str)
 def test_programs_share_sums(depth: int, dtype: torch.dtype, tiled: Place) -> None:
     """Few tiles in many pieces, as many as the device finds there are; no rows, one, some, all; again and again."""
     x, w = (randn(n, depth, seed=n, device=tiled.device).to(dtype) for n in (200, 70))

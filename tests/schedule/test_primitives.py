@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from ops.places import INTERPRETER
 from schedule.draws import case_of, rows_linear
 from schedule.judge import PLACES, judged
 
-import tilewright as tw
 from tilewright import driver
 from tilewright.codegen.c import emit_c
 from tilewright.ir import flat, stmt
@@ -495,17 +493,3 @@ def test_clamp_asks_for_entries_by_their_place_alone() -> None:
     changed = edit(p, "p_in", lambda s: [replace(s, body=(place, direct))])
     with pytest.raises(ScheduleError, match="depend on p_in beside p"):
         apply(changed, steps_of("clamp(p_in)"))
-
-
-def test_grids_have_a_known_size() -> None:
-    @tw.program
-    def scores(a: Any, x: Any, e: Any) -> None:
-        i, j, f = tw.axes("i j f")
-        e[i, j] = a[i, j] * tw.sum(f, x[j, f])
-
-    a, x = tw.SparseTensor.from_dense(torch.eye(3)), torch.ones(3, 4)
-    (kernel,) = scores.kernels(a, x)
-    p = driver.read(kernel.stages["flat"])
-    for said in ("kind(i, grid); kind(p_j_o, grid)", "kind(p_j_o, grid); kind(i, grid)"):
-        with pytest.raises(ScheduleError, match="there are would depend on i"):
-            apply(p, steps_of(f"split(p_j, 2); {said}"))
