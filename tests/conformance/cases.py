@@ -35,7 +35,8 @@ from tilewright.ops.backend import backend
 from tilewright.ops.dtypes import TORCH
 from tilewright.ops.step import Step
 
-EXECUTORS = (*STAGES, "c", "triton", "cuda")
+# loops and flat are what for-c and for-triton begin from
+EXECUTORS = (*(s for s in STAGES if s not in ("loops", "flat")), "c", "triton", "cuda")
 _CALL = Step.__call__
 CALL = importlib.import_module("tilewright.ops.call")
 

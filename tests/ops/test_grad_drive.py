@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tilewright as tw
 
-FORMATS = ["csr", "csc", "padded.4"]
+FORMATS = ["csr", "padded.4"]
 ONE = torch.tensor([[0, 1.0, 0], [2.0, 0, 0], [0, 0, 0]], dtype=torch.float64)
 A = torch.tensor([[1.0, 2, 0], [3, 0, 0]], dtype=torch.float64)
 B = torch.tensor([[1.0, 0, 5], [0, 0, 7]], dtype=torch.float64)
