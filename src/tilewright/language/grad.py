@@ -60,9 +60,7 @@ def gradient(t: Traced, nth: int = 0, part: int = 0) -> Gradient:
     s = t.body[nth]
     assert isinstance(s, Assign)
     back = Back(t, s, part)
-    whole = Reduce(
-        monoids("f32")["sum"], back.order, s.values
-    )  # as loops over the targets are driven
+    whole = Reduce(monoids("f32")["sum"], back.order, s.values)  # driven as the targets' loops are
     held = tuple(Stored(a, within=whole) for a in accesses(s.values))
     back.visit(s.values[part], back.seed, back.order, held)
     of = back.programs()

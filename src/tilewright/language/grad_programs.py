@@ -175,9 +175,7 @@ class Back(Rules):
         made: dict[str, list[Traced | Added]] = {}
         for load, g, axes, held in self.merged():
             name, read = load.buffer.name, {n for n in walk(g) if isinstance(n, Load)}
-            dense = {
-                n for n in read if {*n.indices} & {*self.listed}
-            }  # over lists nothing is sparse
+            dense = {n for n in read if {*n.indices} & {*self.listed}}  # as all over lists is
             seen = {n for n in {load, *factors(g)} | dense if not self.hidden(n, load, axes)}
             missing = [s for s in dict.fromkeys(held) if s.access not in seen]
             label = f"{self.label}_d_{name}{len(made.get(name, ())) or ''}"

@@ -47,9 +47,7 @@ def k_major(t: Tensor, again: bool = False) -> Tensor:
     On a CPU one that may be trained, or does not come again, stays as it is: a copy would cost more than it saves.
     """
     gathered = backend_of(t.device) == "triton"
-    if (
-        torch.compiler.is_compiling()
-    ):  # strides may be symbols; one that lies so already is not copied
+    if torch.compiler.is_compiling():  # strides may be symbols
         return t.t().contiguous().t() if gathered else t
     if t.stride(0) == 1:
         return t
