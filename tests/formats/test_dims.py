@@ -205,3 +205,8 @@ def cube(coords: torch.Tensor, values: torch.Tensor | None = None) -> SparseTens
 
 def deep(outer: torch.Tensor, inner: torch.Tensor) -> SparseTensor:
     return SparseTensor.from_arrays("ragged.3", (1, 2, 3), indptr1=outer, indptr2=inner)
+
+
+def test_a_dimension_of_nothing_is_drawn() -> None:
+    at = torch.zeros(3, 0, dtype=torch.long)
+    assert "nnz 0" in str(SparseTensor.from_coords(at, torch.zeros(0), (3, 0, 2)))

@@ -338,3 +338,14 @@ def test_written_through_what_may_repeat(fast: Place) -> None:
     y = overwritten(P.to(fast.device), x)
     with pytest.raises(tw.TilewrightError, match=r"by which y\[t\[i\], f\] is written, may name"):
         y.sum().backward()
+
+
+def test_sizes_are_those_of_inputs() -> None:
+    @tw.program
+    def put(x: Any, t: Any, y: Any) -> None:
+        i, f = tw.axes("i f")
+        y.sized(8, x.dim(1))
+        y[t[i], f] = x[i, f]
+
+    with pytest.raises(tw.TilewrightError, match=r"as x\.dim\(0\)"):
+        put(torch.ones(3, 2), torch.arange(3))

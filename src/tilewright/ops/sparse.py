@@ -275,7 +275,11 @@ def sparse_arg(name: str, a: SparseTensor, arrays: tuple[str, ...]) -> Arg:
 
 def stored_rank(s: Structure) -> int:
     """How many dimensions of the values belong to the structure: entries, and the sides of a block."""
-    return len(s.values_shape)
+    if isinstance(s, Tree):
+        return len(s.values_shape)
+    return (
+        3 if s.blocked else 1
+    )  # not by their sizes: a GPU may have to be waited for, to count entries
 
 
 def text_of(template: str, name: str, a: SparseTensor, made: Bundle, **dense: Tensor) -> str:
