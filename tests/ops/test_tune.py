@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.ops import tuning
 from tilewright.ops.plans import choose, complete, list_model
 from tilewright.ops.ready import served
-from tilewright.ops.spaces import SETTINGS
+from tilewright.ops.spaces import FEW_ROWS, SETTINGS, WIDE_SETTINGS, list_settings
 from tilewright.runtime.counters import counters
 from tilewright.schedule.options import COptions
 from tilewright.support.errors import TilewrightError
@@ -191,6 +191,24 @@ def test_the_default_plan_is_the_models(tiled: Place) -> None:
     made = choose(s, 20, dtype)
     assert made.source == "model"
     assert made.setting == rank(list_model(s, 20, dtype), full)[0][0]
+
+
+@pytest.mark.parametrize("setting", WIDE_SETTINGS, ids=str)
+def test_wide_tiles_of_few_rows(tiled: Place, setting: dict[str, int]) -> None:
+    """Short rows, longer ones, one of several pieces; features that do not fill a tile."""
+    dense = matrix(20, 300, 0.05, dtype=torch.float16, device=tiled.device)
+    x = randn(300, 72, dtype=torch.float16, device=tiled.device)
+    A = tw.SparseTensor.from_dense(dense).prepare()
+    plan = tw.spmm.plan(A, x, setting)  # type: ignore[attr-defined]
+    plan.launch()
+    close(plan.out, (dense.double() @ x.double()).half())
+
+
+def test_wide_tiles_are_for_few_rows_of_half_numbers_and_wide_results() -> None:
+    assert list_settings(FEW_ROWS, 128, 2) == [*SETTINGS, *WIDE_SETTINGS]
+    assert [s for s in list_settings(FEW_ROWS, 64, 2) if s.get("width") == 128] == []
+    for rows, span, itemsize in ((FEW_ROWS, 32, 2), (FEW_ROWS, 128, 4), (FEW_ROWS + 1, 128, 2)):
+        assert list_settings(rows, span, itemsize) == SETTINGS
 
 
 def test_candidates_stand_in_the_order_of_the_model(tiled: Place) -> None:

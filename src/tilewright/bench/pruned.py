@@ -100,7 +100,7 @@ def _case(run: Run, mask: Graph, columns: int, dtype: torch.dtype) -> dict[str, 
 
 
 def _used(run: Run) -> list[dict[str, Any]]:
-    known = subject.settings("spmm")
+    known = [*subject.settings("spmm"), *subject.settings("spmm", "WIDE_SETTINGS")]
     usual = QUICK_SETTINGS if run.options.quick else len(known)
     return known[: run.options.settings or usual]
 

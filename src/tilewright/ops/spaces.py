@@ -46,6 +46,23 @@ SETTINGS: list[Setting] = [
     )
 ]
 
+# rows, unroll, long, chunk, warps, feature tile, for few rows of 16-bit numbers: wide tiles with many entries on their
+# way, where narrow ones would be programs that wait (pruned weights)
+FEW_ROWS = 4096
+WIDE_SETTINGS: list[Setting] = [
+    {"rows": r, "unroll": u, "long": ln, "chunk": 256, "warps": w, "width": f}
+    for r, u, ln, w, f in (
+        (2, 16, 16, 1, 128),
+        (4, 16, 16, 2, 128),
+        (4, 16, 32, 2, 128),
+        (8, 8, 32, 4, 128),
+        (8, 4, 32, 2, 128),
+        (16, 8, 32, 4, 64),
+        (8, 8, 16, 2, 64),
+        (4, 8, 8, 2, 64),
+    )
+]
+
 # rows, entries at once, longest part, feature tile, warps, rows that share columns side by side: settings of parts of
 # rows, for sums at stored entries; what belongs to a row is read once for all of its part
 PARTS: list[Setting] = [
@@ -74,6 +91,12 @@ def widths(span: int, most: int) -> tuple[int, ...]:
     """Feature tiles that are not wider than the features need."""
     top = min(ceil_pow2(max(span, 1)), most)
     return tuple(w for w in (32, 64, 128, 256) if w <= max(top, NARROWEST))
+
+
+def list_settings(rows: int, span: int, itemsize: int) -> list[Setting]:
+    """Settings of work lists that have served such structures."""
+    wide = [p for p in WIDE_SETTINGS if p["width"] in widths(span, 256)]
+    return [*SETTINGS, *(wide if rows <= FEW_ROWS and itemsize == 2 else ())]
 
 
 def held(p: Setting) -> int:

@@ -34,7 +34,7 @@ from tilewright.ops.plans import choose, in_turns, listed, may_list, may_visit, 
 from tilewright.ops.recipe import Recipe
 from tilewright.ops.registry import register
 from tilewright.ops.settings import pack
-from tilewright.ops.spaces import SETTINGS
+from tilewright.ops.spaces import SETTINGS, WIDE_SETTINGS
 from tilewright.ops.sparse import (
     as_blocks,
     as_rows,
@@ -314,4 +314,4 @@ def subject(A: Any, x: Tensor, *, values: Tensor | None = None, reduce: str = "s
 spmm.subject = subject  # type: ignore[attr-defined]
 spmm.plan = plan  # type: ignore[attr-defined]
 
-__all__ = ["SETTINGS", "plan", "spmm"]
+__all__ = ["SETTINGS", "WIDE_SETTINGS", "plan", "spmm"]

@@ -132,7 +132,9 @@ def _shown(
     if step.kind != "lists" or s is None:
         return ()
     span = step.span(sizes)
-    known = spaces.SETTINGS if span % spaces.VECTOR == 0 else []
+    known = (
+        spaces.list_settings(s.shape[0], span, dtype.itemsize) if span % spaces.VECTOR == 0 else []
+    )
     kept = {k: v for k, v in first.items() if k not in ("width", "outer")}
     return (*known, *alternatives([kept], "columns", worth_cutting(s, span, dtype)))
 
