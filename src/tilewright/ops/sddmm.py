@@ -52,12 +52,11 @@ from tilewright.schedule.options import Setting
 from tilewright.support.errors import error, said
 from tilewright.support.places import public
 
-# Tiles by the width of rows, measured on thirteen graphs (H200); those of 16 bits have one of their own
+# Tiles by the width of rows, measured on thirteen graphs (H200)
 NARROW: Setting = {"edges": 64, "width": 32, "warps": 4}
 MIDDLE: Setting = {"edges": 32, "width": 32, "warps": 4}
 WIDE: Setting = {"edges": 16, "width": 32, "warps": 4}
-MIDDLE_HALF: Setting = {"edges": 32, "width": 64, "warps": 4}
-FEW_HALF: Setting = {"edges": 16, "width": 64, "warps": 4}  # up to FEW entries
+FEW_HALF: Setting = {"edges": 16, "width": 64, "warps": 4}  # up to FEW entries of 16 bits
 FEW = 1 << 17
 # Parts of rows, which read once what belongs to a row, by the bytes of a number: up to which width (H200)
 SHORT_PARTS: Setting = {"rows": 4, "edges": 8, "chunk": 32, "width": 32, "warps": 1}
@@ -263,14 +262,11 @@ def usual(s: Structure, x: Tensor, name: str) -> Setting:
 def _tiles(s: Structure, x: Tensor) -> Setting:
     """Tiles of entries by width and dtype."""
     width, half = x.shape[1], x.dtype.itemsize == 2
-    if width <= 32:
+    if half and 64 < width <= 128 and not torch.compiler.is_compiling() and s.nnz <= FEW:
+        return FEW_HALF  # inside torch.compile there is one graph for all sizes
+    if width <= (128 if half else 32):
         return NARROW
-    if width <= 64:
-        return MIDDLE
-    if not half or width > 128:
-        return WIDE
-    few = not torch.compiler.is_compiling() and s.nnz <= FEW  # one graph for all sizes
-    return FEW_HALF if few else MIDDLE_HALF
+    return MIDDLE if width <= 64 else WIDE
 
 
 def _parts(s: Structure, width: int, dtype: torch.dtype) -> Setting:
