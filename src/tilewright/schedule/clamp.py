@@ -24,7 +24,7 @@ AGAIN = ("any", "all", "max", "min", "union")  # which may fold an entry twice
 
 
 def clamp(p: flat.Program, name: str) -> flat.Program:
-    """v in c: let i = o * c + v; where i < n: s  ->  v in c: let i = o * c + min(v, n - o * c - 1): s, stored where i was"""
+    """v in c: let i = o * c + v; where i < n: s  ->  v in c: let i = o * c + min(v, n - o * c - 1): s, stored once"""
     last = Var(fresh(p, f"{name}_last"), "i32")
 
     def rule(s: Loop) -> list[stmt.Stmt]:
