@@ -241,10 +241,10 @@ def times(a: Any, x: Any, y: Any) -> None:
     y[i, f] = tw.sum(j, a[i, j] * x[j, f])
 
 
-def in_format(name: str) -> Callable[[], Any]:
+def in_format(name: str, dtype: torch.dtype = F32) -> Callable[[], Any]:
     def go() -> None:
-        dense = torch.eye(64) + torch.eye(64).roll(4, 0)
-        times(tw.SparseTensor.from_dense(dense).to_format(name), torch.ones(64, 64))
+        dense = (torch.eye(64) + torch.eye(64).roll(4, 0)).to(dtype)
+        times(tw.SparseTensor.from_dense(dense).to_format(name), torch.ones(64, 64, dtype=dtype))
 
     return go
 
@@ -373,6 +373,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "two-structures-sparse": lambda: at_places(graph(F32), graph(F32), graph(F32)),
     "two-structures-sum": lambda: graph(F32) + graph(F32),
     **{f"format-{n}": in_format(n) for n in FORMATS},
+    "format-srbcrs.16.32-bf16": in_format("srbcrs.16.32", BF16),
     "format-csf": cubes,
     "relations": relations,
     "blocks-and-rows-f32": full_blocks,

@@ -4,7 +4,7 @@ In: an unscheduled stage III program and a setting. Out: a scheduled one with it
 
     rows of their own length      a work list (or padded lanes, when there is none)
     entries of such rows          parts of rows from a list, several entries of each at once
-    inside of blocks              lanes
+    inside of blocks              lanes; of strips of one column, several at once: products of 16-bit numbers
     a dense product               tiles of bm x bn x bk, grid in groups; the sums of its last wave in pieces,
                                   or its last rows in a tile of `tail`
     last dense spatial loop       lanes of `width`; what is left: the grid
@@ -44,6 +44,7 @@ from tilewright.schedule.shape import (
     multiplies,
     nest_of,
     product_of,
+    strip_product,
 )
 
 LANES = 1024  # numbers that a reduction holds, over all lanes, for each warp: 32 of a thread
@@ -52,6 +53,7 @@ WHOLE, PART = 512, 128
 # Copies of a turn in a kernel, at most; of one that keeps several numbers of 64 bits
 COPIES, FEWEST = 64, 2
 SHARED, MOST_BESIDE = 227 << 10, 4  # bytes of a multiprocessor; programs that it has at once
+STRIPS = 32  # of one column each, in one step of a product
 NARROW = 64  # columns of a low last tile, for each of the programs that share it
 
 
@@ -147,7 +149,7 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         if nest.fits_lanes(inside):
             s = _cut(s, inside.var.name, int(inside.hi.value), setting.get("bm", 128), "grid")
     s = _features(s, nest, setting)
-    gang = inside_blocks(nest)
+    gang, strips = inside_blocks(nest), strip_product(nest) if _half(s.program) else None
     for r in nest.reductions:
         if r.constant and bounds_another(nest, r):
             continue  # one after the other: each has entries of its own
@@ -161,6 +163,9 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
                 s = s.then("fuse", around, f"{r.name}_o")
         elif not r.variable:
             s = _dense_reduction(s, nest, r, setting)
+        elif r is strips:
+            s = s.then("split", r.name, setting.get("bk", STRIPS))
+            s = s.then("kind", f"{r.name}_i", "lane")
     return s
 
 
@@ -278,10 +283,14 @@ def _entries(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
 def _unasked(s: Scheduled, entries: str) -> Scheduled:
     """Rows of 16-bit numbers are gathered without asking whether there is an entry (H200: 3 to 5 %, up to 14; rows of
     32 bits lose 2 % by it from 64 features on)."""
-    read = [BYTES[b.dtype] for b in s.program.buffers if b.role == "in"]
-    if max(read, default=4) > 2 or unclamped(s.program, find(s.program, entries)):
+    if not _half(s.program) or unclamped(s.program, find(s.program, entries)):
         return s
     return s.then("clamp", entries)
+
+
+def _half(p: flat.Program) -> bool:
+    """Whether what is read has 16 bits or fewer."""
+    return max((BYTES[b.dtype] for b in p.buffers if b.role == "in"), default=4) <= 2
 
 
 def _features(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:

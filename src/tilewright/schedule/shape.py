@@ -177,6 +177,15 @@ def block_product(nest: Nest) -> Reduction | None:
     )
 
 
+def strip_product(nest: Nest) -> Reduction | None:
+    """The loop over strips of one column, when strips of a decent height are multiplied and summed: dots of several."""
+    if len(nest.reductions) != 1 or not nest.free or not nest.reductions[0].variable:
+        return None
+    (r,) = nest.reductions
+    high = [b for b in nest.blocks if isinstance(b.hi, Const) and b.hi.value >= DOT_ROWS]
+    return r if len(high) == 1 and multiplies(nest, r, high[0], nest.free[-1]) else None
+
+
 def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
     """(m, n, k) of a dense product: sum over k of a[.., m, k] * b[.., k, n].
 
