@@ -67,6 +67,13 @@ def blocks_case(place: Place) -> tuple[Any, ...]:
     return tw.spmm, (A, x), {}, {"width": 16, "warps": 8, "stages": 3, "blocks": 2, "bn": 64}
 
 
+def strips_case(place: Place) -> tuple[Any, ...]:
+    dense = matrix(32, 24, dtype=torch.float16, device=place.device)
+    A = tw.SparseTensor.from_dense(dense).to_format("srbcrs.16.4")
+    x = randn(24, 16, dtype=torch.float16, device=place.device)
+    return tw.spmm, (A, x), {}, {"bk": 64, "width": 64, "warps": 8, "stages": 4}
+
+
 def ragged_case(place: Place) -> tuple[Any, ...]:
     r = tw.ragged(lengths=torch.tensor([3, 0, 5], device=place.device), max_len=5)
     A = tw.SparseTensor(r.structure, randn(8, device=place.device))
@@ -98,6 +105,7 @@ CASES: dict[str, Callable[[Place], tuple[Any, ...]]] = {
     "linear": linear_case,
     "attention": attention_case,
     "blocks": blocks_case,
+    "strips": strips_case,
     "ragged": ragged_case,
 }
 

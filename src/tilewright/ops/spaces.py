@@ -246,6 +246,20 @@ def blocks(rows: int, cols: int) -> Space:
 
 
 @cache
+def strips(span: int) -> Space:
+    """Strips of one column times dense columns, several at once."""
+    return Space(
+        "strips",
+        (
+            Param("bk", (32, 64)),
+            Param("width", tuple(w for w in (64, 128, 256) if w <= max(64, ceil_pow2(span)))),
+            Param("warps", (4, 8)),
+            Param("stages", (3, 4)),
+        ),
+    )
+
+
+@cache
 def block_products(rows: int, cols: int, span: int, itemsize: int) -> Space:
     """Blocks of rows x cols times dense columns: a step is a part of a block, a block, or several."""
     step = lambda p: min(cols * p["blocks"], p["bn"] if p["blocks"] == 1 else cols * p["blocks"])

@@ -27,7 +27,7 @@ from tilewright.ops.plans import choose, complete
 from tilewright.ops.settings import unpack
 from tilewright.ops.step import Step
 from tilewright.schedule.options import COptions, Setting
-from tilewright.schedule.shape import block_product
+from tilewright.schedule.shape import block_product, strip_product
 from tilewright.support.errors import error
 from tilewright.tune import cost
 from tilewright.tune.cost import Model
@@ -167,6 +167,8 @@ def space_of(
         case "product":
             return spaces.product(2 if step.half else 4)
     rows, cols = next((a.blocks for a in step.args.values() if a.block != "1x1"), (128, 128))
+    if step.half and strip_product(step.nest) is not None:
+        return spaces.strips(step.span(sizes))
     if block_product(step.nest) is not None:
         return spaces.block_products(rows, cols, step.span(sizes), 2 if step.half else 4)
     return spaces.blocks(rows, cols)

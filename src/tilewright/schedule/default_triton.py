@@ -53,7 +53,7 @@ WHOLE, PART = 512, 128
 # Copies of a turn in a kernel, at most; of one that keeps several numbers of 64 bits
 COPIES, FEWEST = 64, 2
 SHARED, MOST_BESIDE = 227 << 10, 4  # bytes of a multiprocessor; programs that it has at once
-STRIPS = 32  # of one column each, in one step of a product
+STRIPS = 1024  # numbers of strips of one column each, in one step of a product
 NARROW = 64  # columns of a low last tile, for each of the programs that share it
 
 
@@ -164,7 +164,8 @@ def _blocks(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
         elif not r.variable:
             s = _dense_reduction(s, nest, r, setting)
         elif r is strips:
-            s = s.then("split", r.name, setting.get("bk", STRIPS))
+            (high,) = (int(b.hi.value) for b in nest.blocks if isinstance(b.hi, Const))
+            s = s.then("split", r.name, setting.get("bk", max(DOT_ROWS, STRIPS // high)))
             s = s.then("kind", f"{r.name}_i", "lane")
     return s
 

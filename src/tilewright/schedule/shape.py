@@ -183,7 +183,8 @@ def strip_product(nest: Nest) -> Reduction | None:
         return None
     (r,) = nest.reductions
     high = [b for b in nest.blocks if isinstance(b.hi, Const) and b.hi.value >= DOT_ROWS]
-    return r if len(high) == 1 and multiplies(nest, r, high[0], nest.free[-1]) else None
+    whole = len(high) == len(nest.blocks) == 1
+    return r if whole and multiplies(nest, r, high[0], nest.free[-1]) else None
 
 
 def product_of(nest: Nest) -> tuple[Loop, Loop, Reduction] | None:
