@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from conformance.cases import Case, conform, judge, matrix, numbers, sparse
+from ops.matrices import gradcheck
 from torch import Tensor
-from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright.lowering.position import lower_to_position

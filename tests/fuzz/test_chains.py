@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from fuzz.chains import draw_chain, numbers
+from ops.matrices import gradcheck
 from torch import Tensor
-from torch.autograd import gradcheck
 
 from tilewright.ops.backend import backend
 

@@ -6,13 +6,18 @@ for kind, make in KINDS.items(): A = make(dense)       # torch CSR, CSC, COO, BS
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import scipy.sparse as sp
 import torch
-from torch import Tensor
+from torch import Tensor, autograd
 
 import tilewright as tw
+
+# In random directions, which a wrong element of a Jacobian changes too: element by element takes many times as long
+gradcheck = partial(autograd.gradcheck, fast_mode=True)
+gradgradcheck = partial(autograd.gradgradcheck, fast_mode=True)
 
 TOLERANCE = {
     torch.float64: {"rtol": 1e-12, "atol": 1e-12},

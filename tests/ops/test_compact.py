@@ -94,11 +94,13 @@ def kept(name: str, x: torch.Tensor, index: tw.Index) -> torch.Tensor:
     return made
 
 
-def data(device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
-    x = torch.randn(37, 29)
-    x[torch.rand(37) < 0.6] = 0.0
-    x[:, torch.rand(29) < 0.5] = 0.0
-    return x.to(device), torch.randn(21, 29).to(device)
+def data(
+    device: Any = "cpu", i: int = 37, k: int = 29, n: int = 21
+) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(i, k)
+    x[torch.rand(i) < 0.6] = 0.0
+    x[:, torch.rand(k) < 0.5] = 0.0
+    return x.to(device), torch.randn(n, k).to(device)
 
 
 def given(name: str, x: torch.Tensor, w: torch.Tensor) -> tuple[str, list[torch.Tensor]]:
@@ -146,7 +148,7 @@ def test_nothing_and_everything(name: str, value: float, where: Place) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", CASES)
 def test_stage(name: str, stage: str) -> None:
-    x, w = data()
+    x, w = data("cpu", 19, 13, 9)  # interpreters take their time
     back = "c" if stage == "for-c" else "triton"
     with backend(back):
         program, held = given(name, x, w)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import KINDS, close, leaf, matrix, randn, reduced
+from ops.matrices import KINDS, close, gradcheck, gradgradcheck, leaf, matrix, randn, reduced
 from ops.places import Place
-from torch.autograd import gradcheck, gradgradcheck
 
 import tilewright as tw
 from tilewright.ops.ready import served

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import close, leaf, matrix, randn
+from ops.matrices import close, gradcheck, gradgradcheck, leaf, matrix, randn
 from ops.places import Place
 from ops.test_tokens import PROGRAMS, call, wanted
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 import tilewright as tw
 from tilewright.ops.library import run

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import close, leaf, matrix, randn
+from ops.matrices import close, gradcheck, gradgradcheck, leaf, matrix, randn
 from ops.places import Place
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 import tilewright as tw
 

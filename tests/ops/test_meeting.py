@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 from conformance.cases import EXECUTORS, execute
-from ops.matrices import close
+from ops.matrices import close, gradcheck
 from ops.places import INTERPRETER, Place
 from ops.test_merge import matrix, times, turned
 from torch import Tensor
-from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright import driver

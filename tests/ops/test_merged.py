@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops.matrices import TOLERANCE
+from ops.matrices import TOLERANCE, gradcheck
 from ops.places import TILED, Place, at
 from torch import Tensor
-from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright.formats.merge import merged, rows_of

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import close, leaf, matrix, randn
+from ops.matrices import close, gradcheck, leaf, matrix, randn
 from ops.monoids import DENSE, F64, ROWS, rows_of, sum_of_squares
 from ops.places import Place
-from torch.autograd import gradcheck
 
 import tilewright as tw
 

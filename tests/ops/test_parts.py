@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import close, leaf, matrix, randn
+from ops.matrices import close, gradcheck, leaf, matrix, randn
 from ops.places import Place
-from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright.ops.ready import served

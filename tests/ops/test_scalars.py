@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.matrices import close, leaf, randn
+from ops.matrices import close, gradcheck, leaf, randn
 from ops.places import Place
 from semantics.stages import STAGES, run_stage
 from torch import Tensor
-from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright.ops.args import dense_arg, program_text

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from ops.matrices import close, matrix, randn
+from ops.matrices import close, gradcheck, matrix, randn
 from ops.places import Place
 from torch import Tensor
-from torch.autograd import gradcheck
 
 import tilewright as tw
 from tilewright.formats import meet

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from ops.matrices import close, leaf
+from ops.matrices import close, gradcheck, gradgradcheck, leaf
 from ops.places import Place
 from ops.test_structures import repeated
 from semantics.stages import STAGES, run_stage
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 import tilewright as tw
 from tilewright.formats.distinct import is_sorted
