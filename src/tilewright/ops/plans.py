@@ -19,7 +19,7 @@ from tilewright.ops.backend import backend_of, stream_of
 from tilewright.ops.choice import Case, Choice, decide
 from tilewright.ops.formats import alternatives, clearly, may_cut, possible, worth_cutting
 from tilewright.ops.settings import feature_width, pack
-from tilewright.ops.spaces import SETTINGS, fits_registers, list_settings
+from tilewright.ops.spaces import SETTINGS, fits_registers
 from tilewright.runtime.build_c import far
 from tilewright.runtime.caches import sizes
 from tilewright.runtime.likeness import ranks
@@ -50,7 +50,7 @@ def modelled(s: Structure, span: int, dtype: torch.dtype) -> Choice:
     Ranges of columns are among them where x does not stay in cache, and taken where that is clearly better.
     """
     model = list_model(s, span, dtype)
-    settings = tuple(completed(list_settings(s.shape[0], span, dtype.itemsize), s, span, dtype))
+    settings = tuple(completed(SETTINGS, s, span, dtype))
     made = Choice(rank(model, settings)[0][0], "model", None, model, settings)
     cut = completed(
         alternatives(SETTINGS, "columns", worth_cutting(s, span, dtype)), s, span, dtype

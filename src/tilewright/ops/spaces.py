@@ -47,7 +47,7 @@ SETTINGS: list[Setting] = [
 ]
 
 # rows, unroll, long, chunk, warps, feature tile, for few rows of 16-bit numbers: wide tiles with many entries on their
-# way, where narrow ones would be programs that wait (pruned weights)
+# way, where narrow ones would be programs that wait (pruned weights). For a search alone: they compile for up to 3 s
 FEW_ROWS = 4096
 WIDE_SETTINGS: list[Setting] = [
     {"rows": r, "unroll": u, "long": ln, "chunk": 256, "warps": w, "width": f}
@@ -94,7 +94,7 @@ def widths(span: int, most: int) -> tuple[int, ...]:
 
 
 def list_settings(rows: int, span: int, itemsize: int) -> list[Setting]:
-    """Settings of work lists that have served such structures."""
+    """Settings of work lists that have served such structures, for a search to begin with."""
     wide = [p for p in WIDE_SETTINGS if p["width"] in widths(span, 256)]
     return [*SETTINGS, *(wide if rows <= FEW_ROWS and itemsize == 2 else ())]
 
