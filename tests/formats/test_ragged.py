@@ -55,6 +55,7 @@ def test_padding_may_hold_nan() -> None:
         ("argument", lambda: ragged()),
         ("argument", lambda: ragged(lengths=[1], offsets=[0, 1])),
         ("index-dtype", lambda: ragged(lengths=torch.tensor([1.0]))),
+        ("index-dtype", lambda: ragged(lengths=[1.5, 2.0])),
         ("shape", lambda: ragged(lengths=torch.tensor([[1]]))),
         ("shape", lambda: ragged(offsets=[])),
         ("index-pointer", lambda: ragged(lengths=[1, -1])),

@@ -42,7 +42,7 @@ def wanted(q, k, v, dense, scale=None):  # type: ignore[no-untyped-def]
     return torch.where(dense.any(1)[:, None], made, 0)
 
 
-@pytest.mark.parametrize("batch", [(), (2,)], ids=["3-D", "4-D"])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 1)], ids=["3-D", "4-D", "5-D"])
 def test_rank(batch: tuple[int, ...], where: Place) -> None:
     q, k, v, mask, dense = setup(where, q=(*batch, 3), kv=(*batch, 3))
     got = tw.attention(q, k, v, mask=mask)

@@ -189,3 +189,13 @@ def test_refusals(name: str) -> None:
     with pytest.raises(tw.TilewrightError) as why:
         action(x, w, tw.Index.from_choices(ids, len(w)))
     assert told in str(why.value)
+
+
+def test_no_slots(where: Place) -> None:
+    x, w = randn(9, 4, device=where.device), randn(2, 4, 3, seed=1, device=where.device)
+    ids = torch.zeros(9, 0, dtype=torch.int64, device=where.device)
+    for gates in (None, randn(9, 0, device=where.device)):
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        y = grouped_matmul(x, w, tw.Index.from_choices(ids, 2), weights=gates)
+        assert y.shape == ((9, 0, 3) if gates is None else (9, 3)) and not y.any()
+        assert not any(g.any() for g in torch.autograd.grad(y.sum(), (x, w)))

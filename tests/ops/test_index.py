@@ -250,6 +250,7 @@ REFUSED = {
     ),
     "longest": (lambda: Index.from_lengths(torch.ones(3).int(), -1), "0 or more"),
     "list": (lambda: Index.from_values([[1.0]]), "a dense (strided) tensor"),  # type: ignore[arg-type]
+    "mask dims": (lambda: Index.from_mask(torch.ones(2, 2, 2)), "mask has shape (2, 2, 2)"),
     "mask list": (lambda: Index.from_mask([True]), "a dense (strided) tensor"),  # type: ignore[arg-type]
     "ids list": (lambda: Index.from_choices([[1]], 2), "a dense (strided) tensor"),  # type: ignore[arg-type]
     "auto": (

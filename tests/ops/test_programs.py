@@ -383,3 +383,41 @@ def test_leaky_relu_at_zero() -> None:
     torch.testing.assert_close(leaky(x), want, equal_nan=True)
     (got,) = torch.autograd.grad(leaky(x).sum(), x)
     torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
+
+
+def sums_of(count: Any) -> Any:
+    @tw.program
+    def sums(x: Any, y: Any) -> None:
+        (I,) = tw.axes("I")
+        y[I] = tw.sum(i := tw.part(I, count, "i"), x[i])
+
+    return sums
+
+
+def first_of(declared: bool) -> Any:
+    j, k = tw.axes("j")[0], tw.axes("j")[0]  # two axes of one name
+
+    @tw.program
+    def first(x: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y.typed("i32" if declared else "f32")
+        y[i] = tw.sum(j, x[i, j] * tw.max(k, x[i, k] - x[i, j if declared else k]))
+
+    return first
+
+
+def test_programs_of_one_text() -> None:
+    """They differ by what statements do not show."""
+    x = torch.arange(1.0, 7.0)
+    for count in (3, np.int64(2)):
+        want = torch.stack([part.sum() for part in x.split(int(count))])
+        torch.testing.assert_close(sums_of(count)(x), want)
+    y, declared = (first_of(d)(x.view(2, 3)) for d in (False, True))
+    assert y.tolist() == [0.0, 0.0] and y.dtype == torch.float32
+    assert declared.tolist() == [4, 13] and declared.dtype == torch.int32
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True])
+def test_parts_of_no_size(count: Any) -> None:
+    with pytest.raises(tw.TilewrightError, match="from 1 on"):
+        sums_of(count)(torch.ones(4))

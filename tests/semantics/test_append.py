@@ -235,3 +235,36 @@ def test_what_a_list_holds_behind_its_entries_is_open() -> None:
         )
         found, count = p.outputs
         assert covers(p, found) and covers(p, count) == ordered
+
+
+def strongest(x: Any, found: Any, count: Any) -> None:
+    i, k = axes("i k")
+    append(found, count, tw.argmax(k, x[i, k]), where=x[i, 0] > 0.5, over=i, ordered=False)
+
+
+def test_a_value_of_a_reduction() -> None:
+    """In C, what a statement says holds flags beside expressions."""
+    x = values((7, 13), 0.7)
+    found, count = tw.program(strongest)(x)
+    assert found[: int(count)].tolist() == x.argmax(1)[x[:, 0] > 0.5].tolist()
+
+
+def last_and_next(x: Any, found: Any, count: Any) -> None:
+    i, k = axes("i k")
+    last = tw.max(k, tw.where(x[i, k] > 0.5, k, 0))
+    append(found, count, last + 1, where=x[i, 0] > 0.5, over=i)
+
+
+def twice_as_large(x: Any, found: Any, count: Any) -> None:
+    i, k = axes("i k")
+    append(found, count, 2.0 * x[i, k], where=x[i, k] > 0.5, over=(i, k))
+
+
+def test_values_are_whole_numbers() -> None:
+    """What floats hold may be whole; what is not would be cut."""
+    x = values((7, 13), 0.7)
+    found, count = tw.program(last_and_next)(x)
+    last = torch.where(x > 0.5, torch.arange(13), 0).amax(1)[x[:, 0] > 0.5]
+    assert found[: int(count)].tolist() == (last + 1).tolist()
+    with pytest.raises(tw.TilewrightError, match="a list of floats is not supported"):
+        tw.program(twice_as_large)(x)

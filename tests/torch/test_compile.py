@@ -424,3 +424,16 @@ def test_a_tensor_without_dimensions_scales(name: str) -> None:
         close(got, want)
     with pytest.raises(TypeError, match="unsupported operand"):
         _ = t / A  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("how", ["rows", "auto", "mask"])
+def test_export_of_any_number_of_rows(how: str) -> None:
+    w = randn(3, 8, seed=1)
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return tw.linear(x, w, sparse=x[:, 0] > 0 if how == "mask" else how)
+
+    rows = {0: torch.export.Dim("rows", min=2, max=2048)}
+    made = torch.export.export(Layer(), (randn(20, 8),), dynamic_shapes=(rows,)).module()
+    close(made(x := randn(33, 8)), Layer()(x))

@@ -133,7 +133,9 @@ def from_nested(nested: Tensor, max_len: int | None = None) -> tuple[Ragged, Ten
 
 
 def _tensor(given: Tensor | Sequence[int] | None, where: str, name: str) -> Tensor:
-    made = given if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.int64)
+    made = given if isinstance(given, Tensor) else torch.tensor(given)
+    if not isinstance(given, Tensor) and not (made.is_floating_point() and made.numel()):
+        made = made.long()
     check_index_dtype(made, where, name)
     least = 1 if name == "offsets" else 0
     if made.ndim != 1 or made.shape[0] < least:

@@ -17,7 +17,7 @@ Equality (`==`) compares nodes by structure; the comparison expression is `eq(a,
 from __future__ import annotations
 
 import math
-from numbers import Number
+from numbers import Integral, Number
 from typing import Any
 
 from tilewright.ir.node import Node, named, node
@@ -222,6 +222,8 @@ def const(value: Any, dtype: str | None = None) -> Expr:
     if not numeric:
         got, expected = repr(value), "a number, or a tensor with its indices: x[i]"
         raise error("argument", where="a program", name="a term", got=got, expected=expected)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)  # NumPy's
     if dtype is None:
         dtype = "b1" if isinstance(value, bool) else "i64" if isinstance(value, int) else "f32"
     return Const(value, dtype)

@@ -16,6 +16,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 from tilewright.ir.coord import Append, Assign, Index, Listed, Nth, Reduce, Stmt, groups_of
@@ -70,6 +71,14 @@ class Traced:
     def __str__(self) -> str:
         lines = [f"program {self.name}({', '.join(self.params)})"]
         return "\n".join(lines + [f"  {s}" for s in self.body])
+
+    @property
+    def told(self) -> str:
+        """The text, with all that statements do not show: parts of ranges, axes of one name, what was declared."""
+        order: dict[Index, int] = {}
+        met = [order.setdefault(n, len(order)) for n in walk(self.body) if isinstance(n, Index)]
+        cut = [(order.get(n.within[0]), n.within[1]) if n.within else None for n in order]
+        return f"{self}\n{met} {cut} {self.sized} {self.typed} {self.unique}"
 
 
 @dataclass
@@ -203,7 +212,16 @@ def axes(names: str) -> tuple[Index, ...]:
 
 def part(outer: Index, count: int, name: str) -> Index:
     """The axis `name`, cut: for each value of `outer` it runs over `count` values only. i = part(I, 8, "i")"""
-    return Index(name, within=(outer, count))
+    return Index(name, within=(outer, _several(count, "part(axis, count, name)", "count")))
+
+
+def _several(n: Any, where: str, name: str) -> int:
+    """A whole number from 1 on, NumPy's included."""
+    if isinstance(n, Integral) and not isinstance(n, bool) and int(n) > 0:
+        return int(n)
+    raise error(
+        "argument", where=where, name=name, got=repr(n), expected="a whole number from 1 on"
+    )
 
 
 def listed(name: str, at: Load, place: Index, below: Load | None = None, tile: int = 1) -> Index:
@@ -213,7 +231,7 @@ def listed(name: str, at: Load, place: Index, below: Load | None = None, tile: i
     groups: each has a list of its own. tile: values of the axis for each entry. No list names anything twice; outputs
     that are not named are 0.
     """
-    made = Index(name)
+    made, tile = Index(name), _several(tile, "listed(name, at, place, tile=...)", "tile")
     _CURRENT[-1].listed.append(Listed(made, at, place, below, tile))
     return made
 

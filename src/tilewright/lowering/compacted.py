@@ -13,10 +13,40 @@ from typing import TYPE_CHECKING
 from tilewright.analysis.domain import size_of
 from tilewright.ir import coord, loops, stmt
 from tilewright.ir.coord import Index
-from tilewright.ir.expr import Const, Expr, Load, Var, cast, const, minimum
+from tilewright.ir.expr import (
+    FLOATS,
+    Bin,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Un,
+    Var,
+    cast,
+    const,
+    dtype_of,
+    minimum,
+)
 from tilewright.lowering.env import Block, Env, Leaf
 from tilewright.support.errors import error
 from tilewright.support.names import Names
+
+
+def _whole(e: Expr) -> bool:
+    """Whether a value is a whole number, whatever its dtype is."""
+    match e:
+        case Const(value):
+            return bool(value % 1 == 0)
+        case Bin("+" | "-" | "*" | "min" | "max", a, b) | Select(_, a, b):
+            return _whole(a) and _whole(b)
+        case Un("neg" | "abs", a) | Cast(_, a):
+            return dtype_of(e) not in FLOATS or _whole(a)
+        case Un("floor" | "ceil" | "sign"):
+            return True
+        case coord.Reduce(m, _, args) if m.name in ("sum", "prod", "max", "min"):
+            return all(map(_whole, args))
+    return dtype_of(e) not in FLOATS
 
 
 class Compacted:
@@ -46,6 +76,9 @@ class Compacted:
         if s.start is not None and not s.ordered:
             why = "a count that programs share begins at 0"
             raise error("unsupported", name="start", got=why, expected="ordered=True, or no start")
+        if not _whole(s.value):
+            got, expected = str(s.value), "whole numbers, as the places of what is to be read"
+            raise error("unsupported", name="a list of floats", got=got, expected=expected)
         assert s.list.values is not None and s.count.values is not None
         listed, count = s.list.values, s.count.values
 

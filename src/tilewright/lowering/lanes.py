@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.ir import flat, stmt
 from tilewright.ir.expr import Const, LaneReduce, LaneSplit, Var
 from tilewright.ir.monoid import Func, Monoid
-from tilewright.ir.node import parts, walk
+from tilewright.ir.node import Node, parts, walk
 
 Lanes = frozenset[Var]
 Table = dict[Var, Lanes]
@@ -47,7 +47,9 @@ def lane_order(p: flat.Program, table: Table) -> dict[Var, int]:
 
 
 def lanes_of(e: Any, table: Table) -> Lanes:
-    """The lanes of an expression."""
+    """The lanes of an expression, or of all in a tuple."""
+    if isinstance(e, tuple):  # what a statement says holds flags and names as well
+        return NONE.union(*(lanes_of(c, table) for c in e if isinstance(c, Node | tuple)))
     if isinstance(e, Var):
         return table.get(e, NONE)
     if isinstance(e, LaneReduce):
@@ -55,7 +57,7 @@ def lanes_of(e: Any, table: Table) -> Lanes:
     if isinstance(e, LaneSplit):
         return lanes_of(e.a, table) - {e.lane} | {e.outer, e.inner}
     out = NONE
-    for c in parts(e) if not isinstance(e, tuple) else e:
+    for c in parts(e):
         out |= lanes_of(c, table)
     return out
 

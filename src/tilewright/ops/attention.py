@@ -86,7 +86,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Any, gqa: bool) -> None:
     if mask.values is not None:
         expected = "a block mask without values: mask.with_values(None)"
         raise error("argument", where=where, name="mask", got=mask, expected=expected)
-    rank = q.dim() if isinstance(q, Tensor) and q.dim() in (3, 4) else 4
+    rank = max(q.dim(), 3) if isinstance(q, Tensor) else 3
     for name, t in (("q", q), ("k", k), ("v", v)):
         check_dense(where, name, t, rank, mask.device, "mask")
         if t.dtype != q.dtype:

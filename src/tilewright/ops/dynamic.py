@@ -52,7 +52,7 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None, *, index: Index | None =
     >>> y = auto(torch.relu(h), w, b)
     """
     _check(x, w, b)
-    flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    flat = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     given = "" if index is None else _given(index, flat)
     if x.numel() == 0 or w.numel() == 0 or not _ordinary(x, w):
         return functional.linear(x, w, b)
@@ -68,7 +68,7 @@ def auto(x: Tensor, w: Tensor, b: Tensor | None = None, *, index: Index | None =
 def explain(x: Tensor, w: Tensor, index: Index | None = None) -> str:
     """What calls of these sizes use now, and why."""
     _check(x, w, None)
-    flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    flat = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     given = "" if index is None else _given(index, flat)
     return CHOOSER.explain(_place(flat, w, given, index).site)
 

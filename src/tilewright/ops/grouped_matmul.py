@@ -67,8 +67,11 @@ def grouped_product(slots: int) -> Traced:
 
     def to_x(d_q: Param, x: Param, d_x: Param) -> None:
         m, k = axes("m k")
-        q = part(m, slots, "q")
         d_x.sized(x.dim(0), x.dim(1))
+        if not slots:
+            d_x[m, k] = 0.0
+            return
+        q = part(m, slots, "q")
         d_x[m, k] = fn.sum(q, d_q[q, k])
 
     def to_w(
@@ -187,7 +190,7 @@ def _call(x: Tensor, w: Tensor, index: Index) -> tuple[str, dict[str, Tensor], I
 
 def _known(slots: int) -> int:
     """The same number; torch.compile knows it then."""
-    made = 1
+    made = 0
     while made < slots:
         made += 1
     return made

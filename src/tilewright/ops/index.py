@@ -84,7 +84,7 @@ class Index:
     @property
     def groups(self) -> int:
         """How many lists there are."""
-        return len(self.counts) if self.ends is None else len(self.ends)
+        return (self.counts if self.ends is None else self.ends).shape[0]
 
     @public
     def compact(self) -> Tensor | tuple[Tensor, ...]:
@@ -161,9 +161,8 @@ class Index:
     ) -> Index:
         """Micro-tiles that a mask names, one element for each; shape: of the tensor that the mask cuts in tiles."""
         where = "Index.from_mask(mask, tile, shape)"
-        check_dense(
-            where, "mask", mask, getattr(mask, "ndim", 1), device_of(mask), "mask", floating=False
-        )
+        rank = 1 if getattr(mask, "ndim", 2) == 1 else 2
+        check_dense(where, "mask", mask, rank, device_of(mask), "mask", floating=False)
         _check_tile(tile, where)
         if how.get("grouped") and None in tile:
             expected = "two numbers, to group by rows"
@@ -190,7 +189,7 @@ class Index:
         _check_count(longest, "longest", "Index.from_lengths(size, longest)")
         at = numbers(longest, torch.int32, size)
         number, found, ends = again(_LENGTHS, {"size": size, "at": at}, _few)
-        return Index(found, number, (len(size), longest), ends=ends)
+        return Index(found, number, (size.shape[0], longest), ends=ends)
 
     @staticmethod
     @public
@@ -311,7 +310,7 @@ def grid_of(shape: tuple[int, ...], tile: Tile) -> tuple[int, ...]:
 
 def last_of(ends: Tensor) -> Tensor:
     """Where the last list ends: how many entries there are in all."""
-    return ends[-1:] if len(ends) else ends.new_zeros(1)
+    return ends[-1:] if ends.shape[0] else ends.new_zeros(1)
 
 
 def straight(x: Tensor) -> bool:

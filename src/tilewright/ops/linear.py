@@ -99,7 +99,7 @@ def _product(
         inside = b is not None and flat.dtype == w.dtype == b.dtype
         y = run(*_call(flat, w, rows, None, b if inside else None))[0]
         return y if b is None or inside else y + b
-    count = torch.full((1,), len(rows), dtype=torch.int32, device=x.device)
+    count = torch.full((1,), rows.shape[0], dtype=torch.int32, device=x.device)
     return Pattern("i", rows.int(), count).times(flat, w, b)
 
 
@@ -148,9 +148,9 @@ def _call(
     given = {"x": x, "w": w, "rows": rows}
     text = known_text(_ROWS.traced.name, given)
     if setting is None and torch.compiler.is_compiling():
-        setting = rows_tiles(x, len(rows), w.shape[0], len(rows))
+        setting = rows_tiles(x, rows.shape[0], w.shape[0], rows.shape[0])
     elif setting is None:
-        made = rows_tiles(x, len(rows), w.shape[0], len(rows))
+        made = rows_tiles(x, rows.shape[0], w.shape[0], rows.shape[0])
         many = (rows.shape[0].bit_length(), *made.values())
         at = (text, x.shape, w.shape[0], many, x.get_device(), cpu_backend())
         choice = DENSE.get(at)

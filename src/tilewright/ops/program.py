@@ -101,7 +101,7 @@ class Program:
         """The program over references; traced once for each choice of scalar parameters."""
         if scalars not in self.traced:
             made = told_apart(trace(self.fn, scalars))
-            mark = hashlib.sha256(str(made).encode()).hexdigest()[:8]
+            mark = hashlib.sha256(made.told.encode()).hexdigest()[:8]
             made = replace(made, name=f"{made.name}_{mark}")
             register(made)
             self.traced[scalars] = made
