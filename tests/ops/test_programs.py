@@ -417,6 +417,16 @@ def test_programs_of_one_text() -> None:
     assert declared.tolist() == [4, 13] and declared.dtype == torch.int32
 
 
+def test_a_float_is_no_index() -> None:
+    @tw.program
+    def second(x: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y[i] = x[i, 2.0]
+
+    with pytest.raises(tw.TilewrightError, match="axes and whole numbers"):
+        second(torch.ones(2, 3))
+
+
 @pytest.mark.parametrize("count", [0, -1, 2.5, True])
 def test_parts_of_no_size(count: Any) -> None:
     with pytest.raises(tw.TilewrightError, match="from 1 on"):

@@ -20,7 +20,7 @@ from numbers import Integral
 from typing import Any
 
 from tilewright.ir.coord import Append, Assign, Index, Listed, Nth, Reduce, Stmt, groups_of
-from tilewright.ir.expr import Expr, Load, Var, const
+from tilewright.ir.expr import FLOATS, Const, Expr, Load, Var, const
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import Node, named, parts, walk
 from tilewright.support.errors import error
@@ -111,7 +111,14 @@ class Param:
         return f"{self._ref.name}, without indices"
 
     def __getitem__(self, at: Any) -> Load:
-        return Load(self._ref, tuple(const(e) for e in (at if isinstance(at, tuple) else (at,))))
+        indices = tuple(const(e) for e in (at if isinstance(at, tuple) else (at,)))
+        for e in indices:
+            if isinstance(e, Const) and e.dtype in FLOATS:
+                where, expected = f"{self._ref.name}[...]", "axes and whole numbers"
+                raise error(
+                    "argument", where=where, name="an index", got=e.value, expected=expected
+                )
+        return Load(self._ref, indices)
 
     def __setitem__(self, at: Any, value: Any) -> None:
         where = statement_of(sys._getframe(1))
