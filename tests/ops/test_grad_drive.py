@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ops.places import Place
 from torch import Tensor
 
 import tilewright as tw
@@ -203,6 +204,17 @@ def power_of_rows(a: Any, x: Any, s: Any, y: Any) -> None:
 )
 def test_reductions_of_what_has_not_their_axis(program: Any, dense: Any) -> None:
     check(program, [tw.SparseTensor.from_dense(A)], *(number(*shape) for shape in dense))
+
+
+def test_rows_beside_their_entries(where: Place) -> None:
+    """An axis of the gradient is summed up once more: entries are found by row."""
+
+    def shares(a: Any, x: Any, y: Any) -> None:
+        i, j, f = tw.axes("i j f")
+        y[i, f] = tw.sum(j, a[i, j] * x[j, f] / tw.sum(j, a[i, j] * a[i, j]))
+
+    given = tw.SparseTensor.from_dense(A.to(where.device))
+    check(shares, [given], number(3, 2).to(where.device))
 
 
 def test_numbers_alone() -> None:
