@@ -6,7 +6,6 @@ view_of(d_x[j, f] = sum(i, a[i, j] * d_y[i, f]), a)   ->   "csc"
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -44,22 +43,13 @@ def sorted_view(kind: str) -> str:
 
 
 def is_crossed(traced: Traced, names: Collection[str]) -> bool:
-    """Whether one structure is addressed in several ways, a[i, j] and a[j, i], or by entry and by row, as in
-    e[i, j] = a[i, j] / sum(j, a[i, j]): then it is searched, too."""
-    found = {n.indices[:2] for n in walk(traced.body) if _is_one(n, names)}
-    return len(found) > 1 or any(_sums_again(s, names) for s in traced.body)
-
-
-def _sums_again(s: coord.Stmt, names: Collection[str]) -> bool:
-    """Whether a reduction over the structure has an axis of the targets once more."""
-    mine = set(coord.spatial(s)) if isinstance(s, coord.Assign) else set()
-    again = (r for r in walk(s) if isinstance(r, coord.Reduce) and mine & {*r.over})
-    return any(_is_one(n, names) and {*n.indices[:2]} & {*r.over} for r in again for n in walk(r))
-
-
-def _is_one(n: Any, names: Collection[str]) -> TypeGuard[Load]:
-    """Whether this is an access of one of the names."""
-    return isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names
+    """Whether one structure is addressed in several ways, a[i, j] and a[j, i]: then it is searched, too."""
+    found = {
+        n.indices[:2]
+        for n in walk(traced.body)
+        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names
+    }
+    return len(found) > 1
 
 
 def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = ()) -> str:
@@ -77,7 +67,7 @@ def view_of(traced: Traced, arg: Arg, nested: bool, borrowers: Sequence[str] = (
     held = set(coord.spatial(s))
     names = (arg.name, *borrowers)
     for n in walk(s):
-        if _is_one(n, names):
+        if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name in names:
             row, col = n.indices[0], n.indices[1]
             if row in held and col in held and not in_parts:
                 by_list = {row, col} & {x.index for x in s.listed}
