@@ -73,6 +73,12 @@ def sums_at_entries(a: Any, s: Any, y: Any) -> None:
     y[i, j] = tw.sum(f, a[i, j] + s[f])
 
 
+def sums_on_entries(a: Any, x: Any, e: Any) -> None:
+    """The sum, which its factor's gradient reads, is on the structure."""
+    i, j, f = tw.axes("i j f")
+    e[i, j] = tw.sum(f, a[i, j] * x[j, f]) * tw.tanh(x[i, 0])
+
+
 SINGLE: dict[Callable[..., None], tuple[int, ...]] = {
     plus_number: (),
     plus_row: (3,),
@@ -84,6 +90,7 @@ SINGLE: dict[Callable[..., None], tuple[int, ...]] = {
     mean_of_sums: (3, 2),
     sum_of_greatest: (3, 2),
     sums_at_entries: (2,),
+    sums_on_entries: (3, 2),
 }
 
 
