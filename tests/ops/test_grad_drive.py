@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ops.places import Place
 from torch import Tensor
 
 import tilewright as tw
@@ -72,6 +73,12 @@ def sums_at_entries(a: Any, s: Any, y: Any) -> None:
     y[i, j] = tw.sum(f, a[i, j] + s[f])
 
 
+def sums_on_entries(a: Any, x: Any, e: Any) -> None:
+    """The sum, which its factor's gradient reads, is on the structure."""
+    i, j, f = tw.axes("i j f")
+    e[i, j] = tw.sum(f, a[i, j] * x[j, f]) * tw.tanh(x[i, 0])
+
+
 SINGLE: dict[Callable[..., None], tuple[int, ...]] = {
     plus_number: (),
     plus_row: (3,),
@@ -83,6 +90,7 @@ SINGLE: dict[Callable[..., None], tuple[int, ...]] = {
     mean_of_sums: (3, 2),
     sum_of_greatest: (3, 2),
     sums_at_entries: (2,),
+    sums_on_entries: (3, 2),
 }
 
 
@@ -203,6 +211,17 @@ def power_of_rows(a: Any, x: Any, s: Any, y: Any) -> None:
 )
 def test_reductions_of_what_has_not_their_axis(program: Any, dense: Any) -> None:
     check(program, [tw.SparseTensor.from_dense(A)], *(number(*shape) for shape in dense))
+
+
+def test_rows_beside_their_entries(where: Place) -> None:
+    """An axis of the gradient is summed up once more: entries are found by row."""
+
+    def shares(a: Any, x: Any, y: Any) -> None:
+        i, j, f = tw.axes("i j f")
+        y[i, f] = tw.sum(j, a[i, j] * x[j, f] / tw.sum(j, a[i, j] * a[i, j]))
+
+    given = tw.SparseTensor.from_dense(A.to(where.device))
+    check(shares, [given], number(3, 2).to(where.device))
 
 
 def test_numbers_alone() -> None:

@@ -70,13 +70,14 @@ def test_dtype(word: str, dtype: torch.dtype, where: Place) -> None:
 
 
 @pytest.mark.parametrize("word", ["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"])
-def test_integers(word: str, where: Place) -> None:
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_integers(word: str, dtype: torch.dtype, where: Place) -> None:
     held = matrix(6, 8, 0.4, device=where.device) != 0
     dense = torch.where(held, torch.arange(48, device=where.device).view(6, 8) % 7 - 8, 0)
     x = torch.arange(40, device=where.device).view(8, 5) % 5 - 2
-    got = ROWS[word](tw.SparseTensor.from_dense(dense), x).cpu()
-    assert got.dtype == torch.int64
-    empty = {"max": torch.iinfo(torch.int64).min, "min": torch.iinfo(torch.int64).max}
+    got = ROWS[word](tw.SparseTensor.from_dense(dense.to(dtype)), x.to(dtype)).cpu()
+    assert got.dtype == (torch.int64 if word.startswith("arg") else dtype)
+    empty = {"max": torch.iinfo(dtype).min, "min": torch.iinfo(dtype).max}
     want = expected(word, dense, x)
     for i in (~held).all(1).nonzero()[:, 0].tolist():
         assert (got[i] == empty.get(word, want[i])).all()

@@ -65,6 +65,38 @@ def test_axes_named_as_parts_of_loops(where: Place) -> None:
     close(x.grad, dense.T @ torch.ones_like(y))
 
 
+@tw.program
+def summed_again(a: Any, x: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    y[i, j] = x[i, j] * tw.sum(j, a[i, j])
+
+
+def test_axes_that_a_reduction_binds_once_more(where: Place) -> None:
+    """The j that is summed over is not the j of the result: no entry at [i, j] drives there."""
+    dense, x = matrix(device=where.device), randn(10, 12, device=where.device)
+    y = summed_again(tw.SparseTensor.from_dense(dense), x)
+    close(y, x * dense.sum(1, keepdim=True))
+
+
+def total(x: Any) -> Any:
+    (j,) = tw.axes("j")
+    return tw.sum(j, x[j])
+
+
+@tw.program
+def of_two_lengths(x: Any, z: Any, y: Any) -> None:
+    (j,) = tw.axes("j")
+    y[j] = z[j] * total(x)
+
+
+def test_axes_of_one_name(where: Place) -> None:
+    x, z = (randn(n, device=where.device).requires_grad_() for n in (3, 70))
+    y = of_two_lengths(x, z)
+    close(y.detach(), (z * x.sum()).detach())
+    y.sum().backward()
+    close(x.grad, z.detach().sum().expand(3))
+
+
 def test_messages_have_the_names_of_the_author() -> None:
     a = tw.SparseTensor.from_dense(matrix())
     with pytest.raises(tw.TilewrightError) as why:

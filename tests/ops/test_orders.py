@@ -146,3 +146,15 @@ def test_zeros_that_are_stored(how: str, fast: Place) -> None:
     x = -torch.rand(5, 3, device=fast.device)
     alike = torch.allclose(tw.spmm(stored, x, reduce=how), tw.spmm(sparse(a), x, reduce=how))
     assert alike == (how == "sum")
+
+
+@tw.program
+def beside_its_trace(a: Any, y: Any) -> None:
+    i, j, k = tw.axes("i j k")
+    y[i] = tw.sum(j, a[j, i] * tw.sum(k, a[k, k]))
+
+
+def test_a_diagonal_under_columns(where: Place) -> None:
+    """A matrix that is summed by columns is walked by columns on its diagonal, too."""
+    a = torch.rand(6, 6, device=where.device) * (torch.rand(6, 6, device=where.device) < 0.6)
+    torch.testing.assert_close(beside_its_trace(sparse(a)), a.sum(0) * a.trace())

@@ -27,6 +27,13 @@ def doubled(a: Any, e: Any) -> None:
     e[i, j] = a[i, j] * 2.0
 
 
+@tw.program
+def on_the_diagonal(a: Any, e: Any, y: Any) -> None:
+    i, j = tw.axes("i j")
+    e[i, i] = a[i, i] * 2.0
+    y[i] = a[i, i] + tw.sum(j, a[i, j])
+
+
 def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
     return spoil(EMPTY(*args, **kwargs))
 
@@ -129,6 +136,18 @@ def attention_backward(place: Place) -> Any:
 @call
 def program(place: Place) -> Any:
     return two_steps(matrix(device=place.device).to_sparse_csr(), randn(12, 5, device=place.device))
+
+
+@call
+def diagonal(place: Place) -> Any:
+    """Entries beside the diagonal are written too, in results and in gradients; rows may wait for work lists."""
+    dense = matrix(device=place.device)[:10, :10] + torch.eye(10, device=place.device)
+    A = tw.SparseTensor.from_dense(dense).prepare()
+    v = leaf(A.values)
+    e, y = on_the_diagonal(A.with_values(v))
+    assert torch.allclose(y, dense.diagonal() + dense.sum(1), atol=1e-5)
+    (grad,) = torch.autograd.grad(y.sum() + e.values.sum(), v)
+    return e.values.detach(), y.detach(), grad
 
 
 def flat(made: Any) -> list[torch.Tensor]:

@@ -76,6 +76,12 @@ def test_dense_operands_only(where: Place) -> None:
     close(tw.einsum("ij,jk->ik", x, y), x @ y)
 
 
+def test_einsum_tells_which_operand() -> None:
+    with pytest.raises(tw.TilewrightError, match=r"5 in operand0 .* and 4 in operand1") as why:
+        tw.einsum("ij,jf->if", randn(3, 5), randn(4, 2))
+    assert "in: einsum('ij,jf->if', operand0, operand1)" in str(why.value)
+
+
 # --- programs -------------------------------------------------------------------------------------------
 
 

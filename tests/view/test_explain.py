@@ -68,7 +68,7 @@ def test_operator_with_inputs() -> None:
     a, x = tensors()
     assert titles(tw.explain(tw.spmm, a, x)) == ["plan", *PARTS]
     assert "sddmm" in str(tw.explain(tw.sddmm, a, x, x))
-    assert "x0" in str(tw.explain(tw.einsum, "ij,jf->if", a, x))
+    assert "operand0" in str(tw.explain(tw.einsum, "ij,jf->if", a, x))
 
 
 @pytest.mark.parametrize("name", ["c", "triton"])

@@ -145,12 +145,11 @@ def _covers(s: coord.Assign, out: Tensor, through: Callable[[Expr, Expr], Expr])
     for t in s.targets:
         if t.buffer is out:
             own = [*map(through, t.indices, out.shape)]
-            plain = all(isinstance(ix, Index) and ix not in sparse for ix in own)
-            if out.parts:
-                return True
-            if out.sparse:
+            if not all(isinstance(ix, Index) for ix in own) or len({*own}) < len(own):
+                return False  # a row, a diagonal: of a structure's entries, too
+            if out.sparse and not out.parts:
                 return not any(ax.padded or ax.shared or ax.mask is not None for ax in out.axes)
-            return plain and len({*own}) == len(own)
+            return bool(out.parts) or sparse.isdisjoint(own)
     return False
 
 

@@ -311,6 +311,8 @@ class _Bind:
     def reduce_dtype(self, n: Any) -> Any:
         if isinstance(n, Reduce) and n.monoid.name in monoids(self.acc):
             d = "i64" if all(map(self.counts, n.args)) else self.acc
+            if n.monoid.name in ("max", "min") and self.result_dtype() == "i32":
+                d = "i32"  # nothing stored gives the result's last number
             return Reduce(rebind(n.monoid, d), n.over, n.args, n.part)
         return None
 

@@ -40,6 +40,7 @@ from tilewright.ir.expr import (
     binary,
     cast,
     const,
+    dtype_of,
     eq,
     maximum,
     minimum,
@@ -102,6 +103,13 @@ def apply(f: Func, args: Sequence[Any]) -> tuple[Expr, ...]:
 def fold_constants(e: Any) -> Any:
     """Rebuild through the folding constructors: x * 1 -> x"""
     return transform(e, lambda m: binary(m.op, m.a, m.b) if isinstance(m, Bin) else None)
+
+
+def fitting(e: Expr, identity: Const) -> Expr:
+    """A value, in a dtype that has the identity too: the last number of i64 is none of i32."""
+    last = LAST.get(dtype_of(e))
+    fits = last is None or -last - 1 <= identity.value <= last
+    return e if fits else cast(identity.dtype, e)
 
 
 def fold_lanes(

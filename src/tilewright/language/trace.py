@@ -23,6 +23,7 @@ from tilewright.ir.coord import Append, Assign, Index, Listed, Nth, Reduce, Stmt
 from tilewright.ir.expr import FLOATS, Const, Expr, Load, Var, const
 from tilewright.ir.monoid import Monoid, monoids
 from tilewright.ir.node import Node, named, parts, walk
+from tilewright.language.scopes import bound_apart, named_apart
 from tilewright.support.errors import error
 from tilewright.support.places import located
 from tilewright.support.source import place_of_code, statement_of
@@ -293,7 +294,7 @@ def trace(fn: Callable[..., None], scalars: Sequence[str] = ()) -> Traced:
         tuple(n for n in params if n in outs),
         tuple(v for v in given.values() if isinstance(v, Var)),
         tuple(refs.values()),
-        tuple(sum_leftover(s) for s in made.body),
+        tuple(bound_apart(sum_leftover(s)) for s in named_apart(made.body)),
         tuple(made.sized.items()),
         tuple(made.unique),
         typed=tuple(made.typed.items()),

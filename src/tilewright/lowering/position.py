@@ -58,6 +58,7 @@ from tilewright.lowering.turns import (
     Turn,
     added,
     bare,
+    home,
     in_order,
     last_stored,
     leaning,
@@ -182,7 +183,7 @@ class _Lower(Compacted):
         a, ix = turn.lead, turn.index
         assert a is not None
         size = size_of(ix, self.sizes)
-        if len(own_axes(a, ix)) < len(a.buffer.coords[held(a).index(ix)]):
+        if len(own_axes(a, ix)) < len(a.buffer.coords[home(a, ix)]):
             return (const(0) <= at) & (at < size)
         return at < size if begun and self.ragged_end(a, ix) else None
 

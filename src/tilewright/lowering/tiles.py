@@ -29,7 +29,7 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.flat import Loop
-from tilewright.ir.monoid import Monoid, apply, fold_lanes, join_lanes
+from tilewright.ir.monoid import Monoid, apply, fitting, fold_lanes, join_lanes
 from tilewright.ir.node import walk
 from tilewright.lowering.early import early
 from tilewright.lowering.hoist import hoist
@@ -341,7 +341,7 @@ class _Lower:
         """e where the guards hold, else the identity; nothing to do where masked loads give it already."""
         for g in guards:
             if not self.t.vanishes(e, identity, g):
-                e = select(g, e, identity)
+                e = select(g, fitting(e, identity), identity)
         return e
 
     def by_side(self, e: Expr, lanes: Lanes, guards: list[Var]) -> Expr:

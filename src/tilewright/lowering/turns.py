@@ -28,19 +28,26 @@ class Turn:
 
 def own_axes(a: Load, ix: Index) -> list[tuple[Axis, int]]:
     """The axes that give an index; one that an earlier dimension has already is not counted again."""
-    before: list[Axis] = []
-    for at, dim in zip(held(a), a.buffer.coords, strict=False):
-        if at is ix:
-            return [(ax, k) for ax, k in dim if ax not in before]
-        before += [ax for ax, _ in dim]
-    return []
+    if ix not in held(a):
+        return []
+    at = home(a, ix)
+    before = [ax for dim in a.buffer.coords[:at] for ax, _ in dim]
+    return [(ax, k) for ax, k in a.buffer.coords[at] if ax not in before]
+
+
+def home(a: Load, ix: Index) -> int:
+    """The dimension that an index stands on; of a diagonal's, the one that is stored outermost."""
+    path, dims = structure(a.buffer), a.buffer.coords
+    return min(
+        (d for d, at in enumerate(held(a)) if at is ix), key=lambda d: path.index(dims[d][0][0])
+    )
 
 
 def leaning(a: Load, ix: Index, env: Env) -> Expr:
     """What axes of other dimensions add to an index: the row, for a diagonal."""
     made: Expr = const(0)
     own = [ax for ax, _ in own_axes(a, ix)]
-    for ax, k in a.buffer.coords[held(a).index(ix)]:
+    for ax, k in a.buffer.coords[home(a, ix)]:
         if ax not in own:
             made = made + env.axis[ax, held(a)] * k
     return made

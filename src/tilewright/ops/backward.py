@@ -223,8 +223,16 @@ class _Work:
             raise self.refuse(gradient.refused[n])
         wanted = {n: ps for n, ps in gradient.of.items() if n in asked}
         for t in gradient.needed(p for ps in wanted.values() for of in ps for p in programs_of(of)):
-            self.add(t.outputs[0], self.result(t))
+            self.keep(t)
         return {n: functools.reduce(operator.add, map(self.part, ps)) for n, ps in wanted.items()}
+
+    def keep(self, t: Traced) -> None:
+        """An intermediate: on a structure when its program makes it so."""
+        name, made = t.outputs[0], self.result(t)
+        self.add(name, made)
+        told = entry(self.text(t), backend_of(made.device), made.get_device()).made[name]
+        if told.kind != "dense":
+            self.args[name] = told
 
     def part(self, p: Traced | Added) -> Tensor:
         """One of the parts of a gradient."""
@@ -248,12 +256,18 @@ class _Work:
     def refuse(self, got: str) -> Exception:
         return error("no-gradient", name=plain(self.entry.template.traced.name), got=got)
 
-    def result(self, t: Traced) -> Tensor:
+    def text(self, t: Traced) -> str:
         if t.name not in TEMPLATES:
             register(t)
-        args = tuple(self.args[n] for n in with_structures(t, self.args))
+        return program_text(t.name, self.inputs(t))
+
+    def inputs(self, t: Traced) -> tuple[Arg, ...]:
+        return tuple(self.args[n] for n in with_structures(t, self.args))
+
+    def result(self, t: Traced) -> Tensor:
+        text, args = self.text(t), self.inputs(t)
         tensors = [self.tensors[n] for a in args for n in a.names]
         ints = [self.ints[n] for a in args for n in a.ints]
         names = [v.name for v in self.entry.template.traced.scalars]
         floats = [self.floats[names.index(v.name)] for v in t.scalars]
-        return self.run(program_text(t.name, args), tensors, ints, floats)[0]
+        return self.run(text, tensors, ints, floats)[0]

@@ -16,7 +16,7 @@ from tilewright.language.trace import Ref, Traced, sum_leftover
 from tilewright.ops.arithmetic import matmul
 from tilewright.ops.call import call
 from tilewright.ops.registry import register
-from tilewright.support.errors import error
+from tilewright.support.errors import TilewrightError, error
 from tilewright.support.places import public
 
 
@@ -38,7 +38,11 @@ def einsum(subscripts: str, *operands: Any, out_format: str | None = None) -> An
     sparse = [isinstance(t, SparseTensor) for t in operands]
     if out_format not in (None, "dense") and sparse == [True, True] and _is_product(subscripts):
         return matmul(*operands).to_format(str(out_format))
-    made = call(name, dict(zip(inputs, operands, strict=True)), [])
+    try:
+        made = call(name, dict(zip(inputs, operands, strict=True)), [])
+    except TilewrightError as why:
+        why.where = f"einsum({subscripts!r}, {', '.join(inputs)})"
+        raise
     if out_format is None or (out_format == "dense" and not isinstance(made, SparseTensor)):
         return made
     if out_format == "dense":
@@ -74,7 +78,7 @@ def _traced(subscripts: str, count: int) -> Traced:
     groups = left.split(",")
     _check(subscripts, groups, arrow, right, count)
     letters = {c: Index(c) for c in sorted(set(text) - set(",->"))}
-    refs = [Ref(f"x{n}") for n in range(len(groups))]
+    refs = [Ref(f"operand{n}") for n in range(len(groups))]
     out = Ref("out")
     value: Expr = Const(1.0, "f32")
     for r, g in zip(refs, groups, strict=True):

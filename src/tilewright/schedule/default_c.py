@@ -38,7 +38,6 @@ from tilewright.schedule.memory import row_bytes
 from tilewright.schedule.options import COptions
 from tilewright.schedule.record import Scheduled
 from tilewright.schedule.shape import Nest, Reduction, bounds_another, is_unit, nest_of
-from tilewright.support.errors import ScheduleError
 
 VECTOR = 16
 PARTS = 16  # lanes of partial sums
@@ -78,12 +77,12 @@ def schedule_c(p: flat.Program, options: COptions) -> Scheduled:
 def _rows(s: Scheduled, options: COptions) -> Scheduled:
     """Rows with entries in the order of a list, and what they read again and again asked for ahead, where the machine
     does not do so by itself."""
-    made = _tried(s, "visit", _rows_of(s), options.visit) if options.visit else s
+    made = s.tried("visit", _rows_of(s), options.visit) if options.visit else s
     name = _rows_of(made)
     size = row_bytes(made.program, name) if name else 0
     if not options.prefetch or not size or (made is s and not LEAST <= size <= MOST):
         return made
-    return _tried(made, "prefetch", name, ROWS)
+    return made.tried("prefetch", name, ROWS)
 
 
 def _rows_of(s: Scheduled) -> str:
@@ -91,14 +90,6 @@ def _rows_of(s: Scheduled) -> str:
     nest = nest_of(s.program)
     found = nest.rows or nest.edges
     return found[0].var.name if found is not None else ""
-
-
-def _tried(s: Scheduled, name: str, *args: str | int) -> Scheduled:
-    """After one more step, if it is legal."""
-    try:
-        return s.then(name, *args)
-    except ScheduleError:
-        return s
 
 
 def _features(s: Scheduled, nest: Nest, options: COptions) -> Scheduled:
@@ -201,10 +192,10 @@ def _at_once(s: Scheduled, nest: Nest, r: Reduction) -> Scheduled:
             made = made.then("kind", heads.var.name, "lane")
     name = r.name
     if r.variable:
-        made, name = _tried(made, "by_length", name, FEW), f"{name}_long"
+        made, name = made.tried("by_length", name, FEW), f"{name}_long"
     if not isinstance(r.loop.hi, Const) or int(r.loop.hi.value) > ENTRIES:
         made, name = made.then("split", name, ENTRIES), f"{name}_i"
-    return _tried(_tried(made, "kind", name, "lane"), "at_once", name)
+    return made.tried("kind", name, "lane").tried("at_once", name)
 
 
 def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
@@ -212,7 +203,7 @@ def _early(s: Scheduled, name: str, options: COptions) -> Scheduled:
     if not options.prefetch:
         return s
     entries = (options.prefetch << 10) // (row_bytes(s.program, name) or WIDE)
-    return _tried(s, "prefetch", name, max(1, min(entries, AHEAD)))
+    return s.tried("prefetch", name, max(1, min(entries, AHEAD)))
 
 
 def any_order(p: flat.Program) -> bool:

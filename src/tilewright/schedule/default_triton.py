@@ -204,14 +204,14 @@ def _rows(s: Scheduled, nest: Nest, setting: Setting) -> Scheduled:
             s = _dense_reduction(s, nest, r, setting)
     alone = all(r.depth for r in nest.reductions if r is not entries)  # pieces are of one reduction
     listed = setting.get("listed") and alone and all(f.monoid.joins for f in entries.folds)
-    spread = "work_list" if listed else "pad"
-    spread_by = [setting.get("rows", 8), min(setting.get("unroll", 1), _copies(entries))]
-    if listed and setting.get("shared"):
-        spread_by.append(1)
+    shared = (1,) if setting.get("shared") else ()
+    spread = (rows.var.name, entries.name)
+    spread_by = (setting.get("rows", 8), min(setting.get("unroll", 1), _copies(entries)))
     others = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     s = _rest_to_grid(s, nest, rows)
     before = {x.var.name for x in loops(s.program) if x.kind == "grid"}
-    s = s.then(spread, rows.var.name, entries.name, *spread_by)
+    one_each = s.tried("work_list", *spread, *spread_by, *shared) if listed else s
+    s = s.then("pad", *spread, *spread_by) if one_each is s else one_each
     made = [x.var.name for x in loops(s.program) if x.kind == "grid"]
     (first,) = (name for name in made if name not in before)
     grids = [*others, first] if setting.get("outer") else [first, *others]

@@ -83,6 +83,13 @@ class Scheduled:
         step = Step(name, args)
         return Scheduled(take(self.program, step), (*self.steps, step))
 
+    def tried(self, name: str, *args: Word) -> Scheduled:
+        """The program after one more step, if it is legal; else itself."""
+        try:
+            return self.then(name, *args)
+        except ScheduleError:
+            return self
+
 
 def apply(p: P, steps: Sequence[Step]) -> P:
     """The program, of stage I or III, after all steps: each of them legal or a ScheduleError."""
