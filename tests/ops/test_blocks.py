@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops.matrices import close, randn
+from ops.matrices import close, matrix, randn
 from ops.places import Place
 
 import tilewright as tw
@@ -53,3 +53,18 @@ def test_nothing_read_outside(tiled: Place) -> None:
     plan = tw.spmm.plan(A, x, {"blocks": 4})
     plan.launch()
     close(plan.out, want)
+
+
+@pytest.mark.parametrize("strips", [16, 4])
+def test_strips_of_16_bits_are_multiplied_several_at_once(strips: int, tiled: Place) -> None:
+    """Their number is no multiple of a step, nor are rows and features; what no strip names may be NaN."""
+    dense = matrix(50, 70, 0.1, dtype=torch.float16, device=tiled.device)
+    dense[:, 9] = 0
+    x = randn(70, 21, dtype=torch.float16, device=tiled.device)
+    want = (dense.double() @ x.double()).half()
+    x[9] = float("nan")
+    made = tw.SparseTensor.from_dense(dense).to_format(f"srbcrs.16.{strips}")
+    plan = tw.spmm.plan(made, x)  # type: ignore[attr-defined]
+    plan.launch()
+    close(plan.out, want)
+    assert " dot(" in plan.kernel.stages["tile"]

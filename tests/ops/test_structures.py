@@ -316,20 +316,6 @@ def test_format(name: str, where: Place) -> None:
     close(sampled(a, u, z).to_dense(), dense * (u @ z.T))
 
 
-@pytest.mark.parametrize("strips", [16, 4])
-def test_strips_of_16_bits_are_multiplied_several_at_once(strips: int, tiled: Place) -> None:
-    """Their number is no multiple of a step, nor are rows and features; what no strip names may be NaN."""
-    dense = matrix(50, 70, 0.1, dtype=torch.float16, device=tiled.device)
-    dense[:, 9] = 0
-    x = randn(70, 21, dtype=torch.float16, device=tiled.device)
-    want = (dense.double() @ x.double()).half()
-    x[9] = float("nan")
-    plan = tw.spmm.plan(in_format(f"srbcrs.16.{strips}", dense), x)  # type: ignore[attr-defined]
-    plan.launch()
-    close(plan.out, want)
-    assert " dot(" in plan.kernel.stages["tile"]
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_format_of_nothing(name: str, where: Place) -> None:
     dense = torch.zeros(8, 4, device=where.device)

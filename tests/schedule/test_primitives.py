@@ -146,11 +146,7 @@ TAKEN = [
     ("some-whole", "clamp(p_in); kind(I, grid); kind(q_in, lane)", ALL),
     ("some", "bits(p_in); clamp(p_in); unroll(p_in, 3); kind(q_in, lane); kind(I, grid)", ALL),
     ("micro-tiles", "clamp(p_in); clamp(q_in)", {"flat", "c"}),
-    (
-        "sddmm",
-        "split(p_i, 4); clamp(p_i_i); kind(p_i_i, lane); kind(p_i_o, grid); lane(k, 16)",
-        ALL,
-    ),
+    ("sddmm", "split(p_i, 4); clamp(p_i_i); kind(p_i_i, lane); kind(p_i_o, grid)", ALL),
     ("sddmm", "split(p_i, 3); clamp(p_i_i); unroll(p_i_i, 2)", ALL),
     ("some-rows", "bits(p_in); unroll(p_in, 4); split(N, 4); kind(N_i, lane)", ALL),
     ("weighted-mean", "merge(p_j, p_j1); kind(i, grid); lane(f, 16)", ALL),
