@@ -75,7 +75,7 @@ MADE = {
     ("ops/arithmetic.py", ""): "sparse_",
     ("ops/attention.py", ""): "attention_blocks",
     ("ops/backward.py", "later_steps"): "spmm_sum_d_",
-    ("ops/backward.py", "result"): "spmm_sum_d_",
+    ("ops/backward.py", "text"): "spmm_sum_d_",
     ("ops/einsum.py", "_traced"): "einsum_",
     ("ops/found.py", "_packed_lists"): "packed_lists_",
     ("ops/found.py", "_registered"): "listed_linear_over_k_for_32_i_found",
