@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tilewright.analysis.division import python_division
@@ -123,7 +124,7 @@ class _Bind:
         name = self.home.get(name, name)
         if name not in self.traced.params:
             name = next((n for n, s in self.specs.items() if s.format == f"like:{name}"), name)
-        for n in self.loads(name):
+        for n in self.read.get(name, []):
             if len(n.indices) <= dim:
                 expected = f"{dim + 1} or more, one for each dimension"
                 raise error("rank", name=name, got=len(n.indices), expected=expected)
@@ -139,7 +140,7 @@ class _Bind:
     # --- inputs -----------------------------------------------------------------------------------
 
     def input(self, name: str, s: Spec) -> Tensor:
-        for n in self.loads(name):
+        for n in self.read.get(name, []):
             if len(n.indices) != s.rank:
                 expected = f"{s.rank} axes for its shape"
                 raise error("rank", name=name, got=len(n.indices), expected=expected)
@@ -181,13 +182,14 @@ class _Bind:
         values = Buffer(name, s.dtype, shape, "in", strides)
         return Tensor(name, s.dtype, shape, values=values)
 
-    def loads(self, name: str) -> list[Load]:
-        """Where an argument is read."""
-        return [
-            n
-            for n in walk(self.traced.body)
-            if isinstance(n, Load) and isinstance(n.buffer, Ref) and n.buffer.name == name
-        ]
+    @cached_property
+    def read(self) -> dict[str, list[Load]]:
+        """Where each argument is read."""
+        made: dict[str, list[Load]] = {}
+        for n in walk(self.traced.body):
+            if isinstance(n, Load) and isinstance(n.buffer, Ref):
+                made.setdefault(n.buffer.name, []).append(n)
+        return made
 
     def sparse(self, name: str, s: Spec) -> Tensor:
         """The storage tree of a format, or of each part; logical sizes are given as integers."""
@@ -268,17 +270,21 @@ class _Bind:
         whole = [n for n in found if self.specs[n].rank]
         return whole if any(self.specs[n].dtype in FLOATS for n in whole) else found
 
-    def only_indexes(self, name: str) -> bool:
-        """Whether an argument is only used inside indices, as a list of rows is."""
-        inside = {
+    @cached_property
+    def inside(self) -> set[int]:
+        """What is read inside of indices."""
+        return {
             id(m)
             for n in walk(self.traced.body)
             if isinstance(n, Load | coord.Listed)
             for m in walk(n.indices if isinstance(n, Load) else (n.at, n.below))
             if isinstance(m, Load)
         }
-        mine = self.loads(name)
-        return bool(mine) and all(id(n) in inside for n in mine)
+
+    def only_indexes(self, name: str) -> bool:
+        """Whether an argument is only used inside indices, as a list of rows is."""
+        mine = self.read.get(name, [])
+        return bool(mine) and all(id(n) in self.inside for n in mine)
 
     def result_dtype(self) -> str:
         made = "b1"

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
 
 class Node:
-    """Anything that may stand in a program."""
+    """Anything that may stand in a program. What is asked at every node is known of its class."""
 
     __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _named: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return show(self)
@@ -36,43 +38,57 @@ def show(thing: object) -> str:
 @dataclass_transform(frozen_default=True)
 def node(cls: type[T]) -> type[T]:
     """A node compared by structure."""
-    return dataclass(frozen=True, slots=True, repr=False)(cls)
+    return _told(dataclass(frozen=True, slots=True, repr=False)(cls), named=False)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def named(cls: type[T]) -> type[T]:
     """A node compared by identity: variables, buffers, axes."""
-    return dataclass(frozen=True, slots=True, repr=False, eq=False)(cls)
+    return _told(dataclass(frozen=True, slots=True, repr=False, eq=False)(cls), named=True)
 
 
-def parts(n: object) -> Iterator[object]:
+def _told(cls: Any, named: bool) -> Any:
+    cls._fields, cls._named = tuple(f.name for f in fields(cls)), named
+    return cls
+
+
+def parts(n: Any) -> list[Node]:
     """The direct children of a node, tuples flattened."""
-    for f in fields(n):  # type: ignore[arg-type]
-        yield from _flat(getattr(n, f.name))
+    found: list[Node] = []
+    for name in n._fields:
+        value = getattr(n, name)
+        if isinstance(value, Node):
+            found.append(value)
+        elif isinstance(value, tuple):
+            _flat(value, found)
+    return found
 
 
-def _flat(value: object) -> Iterator[object]:
-    if isinstance(value, tuple):
-        for v in value:
-            yield from _flat(v)
-    elif isinstance(value, Node):
-        yield value
+def _flat(values: tuple[Any, ...], found: list[Node]) -> None:
+    for v in values:
+        if isinstance(v, Node):
+            found.append(v)
+        elif isinstance(v, tuple):
+            _flat(v, found)
 
 
 def walk(n: object) -> Iterator[Any]:
     """Every node under n, n first. Named nodes are leaves."""
-    if isinstance(n, tuple):
-        for v in n:
-            yield from walk(v)
-        return
-    yield n
-    if isinstance(n, Node) and not is_named(n):
-        for c in parts(n):
-            yield from walk(c)
+    todo: list[Any] = [n]
+    while todo:
+        m = todo.pop()
+        if isinstance(m, Node):
+            yield m
+            if not m._named:
+                todo += reversed(parts(m))
+        elif isinstance(m, tuple):
+            todo += reversed(m)
+        else:
+            yield m
 
 
 def is_named(n: Node) -> bool:
-    return type(n).__eq__ is object.__eq__
+    return n._named
 
 
 def rebuild(n: Any, fn: Callable[[Any], Any]) -> Any:
@@ -82,7 +98,7 @@ def rebuild(n: Any, fn: Callable[[Any], Any]) -> Any:
         return n if all(a is b for a, b in zip(made, n, strict=True)) else made
     if not isinstance(n, Node) or is_named(n):
         return n
-    old = [getattr(n, f.name) for f in fields(n)]  # type: ignore[arg-type]
+    old = [getattr(n, name) for name in n._fields]
     new = [fn(v) if isinstance(v, Node) else rebuild(v, fn) for v in old]
     return n if all(a is b for a, b in zip(new, old, strict=True)) else type(n)(*new)
 
