@@ -11,6 +11,7 @@ from ops.places import Place
 from torch import Tensor
 
 import tilewright as tw
+from tilewright.support.errors import NoGradient
 
 FORMATS = ["csr", "padded.4"]
 ONE = torch.tensor([[0, 1.0, 0], [2.0, 0, 0], [0, 0, 0]], dtype=torch.float64)
@@ -238,3 +239,19 @@ def test_results_on_three_dimensions(format: str) -> None:
     given = tw.SparseTensor.from_coords(at, number(5), (3, 4, 6))
     made = given.decompose(tw.rules.hyb(1, 1)) if format == "hyb" else given.to_format(format)
     check(scores, [made], number(3, 4, 2), number(6, 2))
+
+
+def test_what_no_loop_can_write_has_no_gradient() -> None:
+    """Entries of one column: the program of the gradient is refused, and the statement named."""
+
+    @tw.program
+    def column(a: Any, y: Any) -> None:
+        (i,) = tw.axes("i")
+        y[i] = a[i, 0]
+
+    A = tw.SparseTensor.from_dense(torch.eye(4) + 1)
+    v = A.values.clone().requires_grad_()
+    y = column(A.with_values(v))
+    torch.testing.assert_close(y, A.to_dense()[:, 0])
+    with pytest.raises(NoGradient, match=r"it needs d_a\[i, 0\]"):
+        y.sum().backward()

@@ -35,7 +35,7 @@ from tilewright.ops.dtypes import name_of
 from tilewright.ops.entry import Entry, entry
 from tilewright.ops.registry import TEMPLATES, register
 from tilewright.ops.step import Step
-from tilewright.support.errors import TilewrightError, error
+from tilewright.support.errors import LanguageError, TilewrightError, error
 from tilewright.support.names import plain
 from tilewright.support.places import locating
 
@@ -218,9 +218,16 @@ class _Work:
         self.tensors[name] = t
 
     def gradients(self, gradient: Gradient, asked: set[str]) -> dict[str, Tensor]:
-        """Intermediates, then the gradients of what is asked for."""
+        """Intermediates, then the gradients of what is asked for; one whose program is refused is none."""
         for n in sorted(asked & gradient.refused.keys()):
             raise self.refuse(gradient.refused[n])
+        try:
+            return self.made(gradient, asked)
+        except LanguageError as why:
+            needed, got = why.names.get("name", why), why.names.get("got", "it is refused")
+            raise self.refuse(f"it needs {needed}: {got}") from why
+
+    def made(self, gradient: Gradient, asked: set[str]) -> dict[str, Tensor]:
         wanted = {n: ps for n, ps in gradient.of.items() if n in asked}
         for t in gradient.needed(p for ps in wanted.values() for of in ps for p in programs_of(of)):
             self.keep(t)
